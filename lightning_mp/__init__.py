@@ -1,0 +1,58 @@
+"""Train, audit and deploy recommenders in mixed precision with PyTorch Lightning.
+
+Importing this package imports nothing heavy: each public name is fetched on first use (PEP 562).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what type checkers and editors see
+    from lightning_mp.callbacks.keep_in_fp32 import KeepInFP32 as KeepInFP32
+    from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
+    from lightning_mp.callbacks.onnx_export import OnnxExport as OnnxExport
+    from lightning_mp.data.store.feature_store import FeatureStore as FeatureStore
+    from lightning_mp.datamodules.ranking import RankingDataModule as RankingDataModule
+    from lightning_mp.models.ranking import RankingModule as RankingModule
+    from lightning_mp.networks.dcn_v2 import DCNv2 as DCNv2
+    from lightning_mp.plugins.mixed_precision import mixed_precision as mixed_precision
+    from lightning_mp.schema import FeatureSchema as FeatureSchema
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "DCNv2": "lightning_mp.networks.dcn_v2",
+    "FeatureSchema": "lightning_mp.schema",
+    "FeatureStore": "lightning_mp.data.store.feature_store",
+    "KeepInFP32": "lightning_mp.callbacks.keep_in_fp32",
+    "LossScaleMonitor": "lightning_mp.callbacks.loss_scale_monitor",
+    "OnnxExport": "lightning_mp.callbacks.onnx_export",
+    "RankingDataModule": "lightning_mp.datamodules.ranking",
+    "RankingModule": "lightning_mp.models.ranking",
+    "mixed_precision": "lightning_mp.plugins.mixed_precision",
+}
+
+__all__ = [
+    "DCNv2",
+    "FeatureSchema",
+    "FeatureStore",
+    "KeepInFP32",
+    "LossScaleMonitor",
+    "OnnxExport",
+    "RankingDataModule",
+    "RankingModule",
+    "__version__",
+    "mixed_precision",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lightning_mp' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""Scores that any model must beat, computed without torch."""

@@ -1,0 +1,1 @@
+"""Callbacks for any Lightning Trainer: thin shells over precision, hardware and export."""

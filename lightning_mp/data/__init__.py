@@ -1,0 +1,1 @@
+"""Rows: events, labels, splits, vocabularies, transforms. No torch."""

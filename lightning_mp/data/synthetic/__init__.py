@@ -1,0 +1,1 @@
+"""A seeded event log whose best possible AUC is known."""

@@ -1,0 +1,1 @@
+"""A trained module to a checked ONNX bundle."""

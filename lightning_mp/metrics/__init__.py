@@ -1,0 +1,1 @@
+"""Metrics in float32 that say undefined rather than lie."""

@@ -1,0 +1,1 @@
+"""LightningModules by task; each takes any network."""

@@ -1,0 +1,1 @@
+"""Networks: nn.Module only, a schema in, float32 logits out."""

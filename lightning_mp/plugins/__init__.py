@@ -1,0 +1,1 @@
+"""Lightning plugins, built by typed factories so that YAML can name them."""

@@ -1,0 +1,1 @@
+"""Functions on tensors and modules; no Lightning."""

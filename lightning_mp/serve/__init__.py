@@ -1,0 +1,1 @@
+"""A bundle to scores over HTTP, with NumPy and ONNX Runtime alone."""
