@@ -115,7 +115,8 @@ class Hardware:
 
 
 def _processor(cpuinfo: Path) -> tuple[str, tuple[str, ...]]:
-    model, present = "", set()
+    model = ""
+    present: set[str] = set()
     with suppress(OSError):
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -169,7 +170,7 @@ def _text(value: str | bytes) -> str:
 def _smi() -> str:
     command = ["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout  # noqa: S607
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
