@@ -1,0 +1,106 @@
+"""Train, validation and test parts by time, so that no part knows what came after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+import numpy.typing as npt
+
+from lightning_mp.errors import ConfigurationError, DataError
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSplit:
+    """Cut a log at two points in time: before them is training, between them validation, after them test.
+
+    Rows of one time always fall on one side of a cut (the later one), so the parts may be a little larger or
+    smaller than asked for.
+
+    Args:
+        validation: Share in [0, 1) of the rows before the test part, the latest of them; 0 for no such part.
+        test: Share in (0, 1) of all rows, the latest of them; not used when `at` is given.
+        at: Point in time from which on rows are test, as an ISO date or time; without an offset it is UTC.
+
+    Raises:
+        ConfigurationError: A share is outside its range, or `at` is not an ISO date or time.
+
+    Example:
+        >>> TimeSplit(validation=0.25, test=0.5).parts([10, 20, 30, 40, 50, 60, 70, 80]).tolist()
+        ['train', 'train', 'train', 'validation', 'test', 'test', 'test', 'test']
+    """
+
+    validation: float = 0.1
+    test: float = 0.2
+    at: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation < 1:
+            raise ConfigurationError(f"`split.validation` must be in [0, 1), got {self.validation!r}", "use 0.1")
+        if not 0 < self.test < 1:
+            raise ConfigurationError(f"`split.test` must be in (0, 1), got {self.test!r}", "use 0.2")
+        if self.at is not None:
+            _microseconds(self.at)
+
+    def parts(self, time: npt.ArrayLike) -> npt.NDArray[np.str_]:
+        """The part of each row.
+
+        Args:
+            time: (N,) int64 UTC microseconds, in any order.
+
+        Returns:
+            (N,) text: `"train"`, `"validation"` or `"test"`.
+
+        Raises:
+            DataError: A part that was asked for would be empty: too few rows, too few distinct times, or `at`
+                outside the log.
+        """
+        moments = np.asarray(time, dtype=np.int64)
+        if moments.size == 0:
+            raise DataError("there are no rows to split", "check the log")
+        ordered = np.sort(moments)
+        test_from = self._test_from(ordered)
+        before = ordered[: int(np.searchsorted(ordered, test_from, side="left"))]
+        if not before.size or before.size == ordered.size:
+            first, last = _iso(int(ordered[0])), _iso(int(ordered[-1]))
+            side = "training" if not before.size else "test"
+            problem = f"the time split at {_iso(test_from)} leaves no {side} rows: the log goes from {first} to {last}"
+            raise DataError(problem, "move `split.at`, or use `split.test` on a log that spans more time")
+        parts = np.full(moments.shape, "train", dtype="<U10")
+        if self.validation:
+            validation_from = int(before[_position(before.size, self.validation)])
+            if validation_from == before[0]:
+                problem = (
+                    f"the time split leaves no training rows before the validation part at {_iso(validation_from)}"
+                )
+                raise DataError(problem, "lower `split.validation`, or use a log that spans more time")
+            parts[moments >= validation_from] = "validation"
+        parts[moments >= test_from] = "test"
+        return parts
+
+    def _test_from(self, ordered: npt.NDArray[np.int64]) -> int:
+        if self.at is not None:
+            return _microseconds(self.at)
+        return int(ordered[_position(ordered.size, self.test)])
+
+
+def _position(rows: int, share: float) -> int:
+    return min(max(round(rows * (1.0 - share)), 0), rows - 1)
+
+
+def _microseconds(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        problem = f"`split.at` must be an ISO date or time, got {text!r}"
+        raise ConfigurationError(problem, "write it as 2017-11-01") from error
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _iso(microseconds: int) -> str:
+    return str(np.datetime64(microseconds, "us").astype("datetime64[s]")) + "Z"
