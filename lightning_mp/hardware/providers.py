@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 CPU: Final = "CPUExecutionProvider"
@@ -15,6 +17,17 @@ _ADDITION: Final = (
     b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x14"
 )
 """An ONNX file (IR 10, opset 20) of one node, y = x + x on float32 of shape (1,): every provider can add."""
+
+_QUESTION: Final = f"""
+import json, sys
+import onnxruntime as ort
+name = sys.argv[1]
+options = ort.SessionOptions()
+options.add_session_config_entry({_RECORD!r}, "1")
+session = ort.InferenceSession({_ADDITION!r}, options, providers=[name])
+placed = {{group.ep_name for group in session.get_provider_graph_assignment_info()}}
+print(json.dumps({{"loaded": name in session.get_providers(), "runs": name in placed}}))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +42,12 @@ class Provider:
         device: Whether ONNX Runtime sees hardware for it.
         loaded: Whether a session that asks for it gets it.
         runs: Whether a node was really placed on it.
-        reason: Why not, in ONNX Runtime's words; empty when it runs or ONNX Runtime said nothing.
+        reason: Why it does not run, in ONNX Runtime's words, such as the library that is missing; empty when it
+            runs, or when ONNX Runtime gave no reason.
+
+    Example:
+        >>> Provider.read("CPUExecutionProvider").runs
+        True
     """
 
     name: str
@@ -40,23 +58,33 @@ class Provider:
 
     @classmethod
     def read(cls, name: str) -> Provider:
-        """Ask for one provider and see what comes of it: a session with one addition is made.
+        """Make a session of one addition on the provider and see what comes of it.
+
+        A second interpreter does it: a broken provider can end its process, and ONNX Runtime writes the reason
+        to the error stream and nowhere else.
 
         Args:
-            name: As ONNX Runtime spells it. It must be compiled in: ask `compiled_in`.
+            name: As ONNX Runtime spells it.
         """
         import onnxruntime as ort
 
         device = any(entry.ep_name == name for entry in ort.get_ep_devices())
-        options = recording(ort.SessionOptions())
-        options.log_severity_level = 4
         try:
-            session = ort.InferenceSession(_ADDITION, options, providers=[name])
-        except Exception as error:
+            run = subprocess.run(
+                [sys.executable, "-c", _QUESTION, name], capture_output=True, text=True, timeout=120, check=False
+            )
+        except (OSError, subprocess.SubprocessError) as error:
             return cls(name=name, device=device, loaded=False, runs=False, reason=first_line(error))
-        loaded = name in session.get_providers()
-        runs = placement(session).get(name, 0) > 0
-        return cls(name=name, device=device, loaded=loaded, runs=runs, reason="" if runs else why_not(name))
+        try:
+            found = json.loads(run.stdout.splitlines()[-1])
+        except (IndexError, ValueError):
+            found = {"loaded": False, "runs": False}
+        reason = "" if found["runs"] else _reason(run.stderr)
+        return cls(name=name, device=device, loaded=found["loaded"], runs=found["runs"], reason=reason)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
 
 
 def compiled_in() -> tuple[str, ...]:
@@ -84,26 +112,13 @@ def placement(session: Any) -> dict[str, int]:
     return dict(counts)
 
 
-def why_not(name: str) -> str:
-    """What ONNX Runtime prints when it fails to load a provider, such as the library that is missing.
-
-    It writes this to the process's error stream and nowhere else, so a second interpreter is asked.
-    """
-    code = (
-        "import sys, onnxruntime as ort\n"
-        f"ort.InferenceSession({_ADDITION!r}, ort.SessionOptions(), providers=[sys.argv[1]])"
-    )
-    try:
-        run = subprocess.run(
-            [sys.executable, "-c", code, name], capture_output=True, text=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    lines = [line.strip() for line in run.stderr.splitlines() if "error" in line.lower()]
-    return first_line(lines[0]) if lines else ""
-
-
 def first_line(error: object) -> str:
-    """First line of an error's text, without colour codes, at most 300 characters."""
-    text = str(error).replace("\x1b[1;31m", "").replace("\x1b[m", "").strip()
+    """First line of an error's text, at most 300 characters."""
+    text = str(error).strip()
     return text.splitlines()[0][:300] if text else ""
+
+
+def _reason(stderr: str) -> str:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", stderr)
+    found = re.search(r"with error: (.+)", plain) or re.search(r".*(?:Error|FAIL).*", plain)
+    return first_line(found.group(found.lastindex or 0)) if found else ""

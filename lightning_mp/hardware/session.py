@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightning_mp.errors import BundleError, EnvironmentMismatchError, LightningMPWarning
-from lightning_mp.hardware.providers import CPU, compiled_in, first_line, placement, recording, why_not
+from lightning_mp.hardware.providers import CPU, Provider, compiled_in, first_line, placement, recording
 
 Target = Literal["this", "cpu"]
 _CUDA = "CUDAExecutionProvider"
@@ -81,7 +81,7 @@ def _demand(session: Any, provider: str, on_fallback: str) -> None:
     if provider in session.get_providers():
         problem = f"`{provider}` loaded, and 0 of {total} nodes are placed on it; the session would run on the CPU"
     else:
-        reason = why_not(provider)
+        reason = Provider.read(provider).reason
         problem = f"`{provider}` is listed but did not load{f' ({reason})' if reason else ''}; 0 of {total} nodes on it"
     hint = "install the libraries it needs, use target 'cpu', or install the `onnxruntime` package without a GPU"
     if on_fallback == "error":
