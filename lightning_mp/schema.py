@@ -103,9 +103,8 @@ class FeatureSchema:
         seen: set[str] = set()
         for feature in self.features:
             if feature.name in seen:
-                raise SchemaError(
-                    f"feature `{feature.name}` stands twice in the schema", "give each feature its own name"
-                )
+                problem = f"feature `{feature.name}` stands twice in the schema"
+                raise SchemaError(problem, "give each feature its own name")
             seen.add(feature.name)
             if feature.kind in (*INDEXED, "multi_categorical", "sequence") and not feature.vocabulary_size:
                 problem = f"feature `{feature.name}` is of kind `{feature.kind}` and has no vocabulary size"
@@ -168,11 +167,9 @@ class FeatureSchema:
         try:
             record = json.loads(text)
         except json.JSONDecodeError as error:
-            raise SchemaError(
-                f"the schema is not JSON: {error}", "write it again with `lightning-mp prepare`"
-            ) from error
+            raise SchemaError(f"the schema is not JSON: {error}", _AGAIN) from error
         if not isinstance(record, dict) or not isinstance(record.get("features"), list):
-            raise SchemaError("the schema holds no list of `features`", "write it again with `lightning-mp prepare`")
+            raise SchemaError("the schema holds no list of `features`", _AGAIN)
         version = record.get("version")
         if version != VERSION:
             raise SchemaError(f"the schema is of version {version!r}, this package reads version {VERSION}", _OTHER)
@@ -227,12 +224,9 @@ class FeatureSchema:
         if len(self.features) != len(old.features):
             return False
         for new_feature, old_feature in zip(self.features, old.features, strict=True):
-            grown = replace(
-                old_feature,
-                vocabulary_size=new_feature.vocabulary_size,
-                vocabulary_digest=new_feature.vocabulary_digest,
-            )
-            if grown != new_feature or (new_feature.vocabulary_size or 0) < (old_feature.vocabulary_size or 0):
+            size, sha256 = new_feature.vocabulary_size, new_feature.vocabulary_digest
+            grown = replace(old_feature, vocabulary_size=size, vocabulary_digest=sha256)
+            if grown != new_feature or (size or 0) < (old_feature.vocabulary_size or 0):
                 return False
         return True
 

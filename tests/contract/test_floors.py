@@ -1,0 +1,59 @@
+"""The floors hold, and a breach of any of their rules is found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+BREACHES = {
+    "a room imports one above it": ("data/breach.py", "from lightning_mp import export\n"),
+    "a room imports its neighbour": ("callbacks/breach.py", "from lightning_mp import models\n"),
+    "rows reach torch inside a function": ("data/breach.py", "def hidden() -> None:\n    import torch\n"),
+    "a server reaches torch": ("serve/breach.py", "def hidden() -> None:\n    import torch\n"),
+    "networks reach Lightning": ("networks/breach.py", "def hidden() -> None:\n    import lightning.pytorch\n"),
+    "a new room has no floor": ("attic/__init__.py", '"""No floor."""\n'),
+}
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-c",
+        "from importlinter.cli import lint_imports_command; lint_imports_command()",
+        "--no-cache",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    shutil.copytree(CHECKOUT / "lightning_mp", tmp_path / "lightning_mp", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_floors_hold(copied):
+    done = lint(copied)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 kept, 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize("breach", BREACHES)
+def test_a_breach_is_found(copied, breach):
+    name, code = BREACHES[breach]
+    path = copied / "lightning_mp" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(code)
+    done = lint(copied)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert Path(name).parent.name in done.stdout
