@@ -1,0 +1,93 @@
+"""The true chance of a click of each row of a synthetic log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import ArrayLike, NDArray
+
+from lightning_mp.data.synthetic.draw import Draw
+from lightning_mp.data.synthetic.record import FINGERPRINT, FIRST_ITEM, FIRST_USER
+from lightning_mp.data.synthetic.settings import SyntheticLog
+from lightning_mp.data.synthetic.world import DEVICES, draw_world
+from lightning_mp.errors import DataError
+
+_READ = ("user_id", "item_id", "event_time", "device", "position", "promotion")
+
+
+def true_probabilities(path: str | Path, rows: ArrayLike | None = None) -> NDArray[np.float64]:
+    """Chance of a click given what the log shows, computed from the recorded rows themselves.
+
+    Users and items are drawn again from the seed in the file; user, item, hour, device, position and promotion
+    are read from the rows. No function of the log's columns ranks its impressions better, so the AUC of these
+    numbers is the Bayes-optimal one: what no model can pass but by luck.
+
+    Args:
+        path: A log that `write_log` wrote.
+        rows: (N,) 0-based data rows, in any order; all by default. In the long form they must be impressions.
+
+    Returns:
+        (N,) float64 in [0, 1].
+
+    Raises:
+        DataError: The file is no synthetic log, a row lies outside it or is no impression, or this machine draws
+            other users and items from the seed (another NumPy).
+
+    Example:
+        >>> import tempfile
+        >>> path = SyntheticLog(impressions=500, users=50, items=20).write(Path(tempfile.mkdtemp()) / "log.parquet")
+        >>> true_probabilities(path, [0, 499]).shape
+        (2,)
+
+    Source:
+        Devroye, Gyorfi and Lugosi, A Probabilistic Theory of Pattern Recognition, 1996, chapter 2.
+    """
+    settings = SyntheticLog.of(path)
+    draw = Draw(draw_world(settings))
+    with pq.ParquetFile(path) as file:
+        written = np.array((file.schema_arrow.metadata or {}).get(FINGERPRINT, b"").split(), dtype=np.float64)
+        if not np.allclose(written, draw.world.fingerprint, rtol=1e-9):
+            raise DataError(
+                f"`{path}`: this NumPy ({np.__version__}) draws other users and items from seed {settings.seed}",
+                "remove the file and draw it again",
+            )
+        total = file.metadata.num_rows
+        wanted = np.arange(total) if rows is None else np.asarray(rows, dtype=np.int64).ravel()
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < total:
+            outside = wanted[(wanted < 0) | (wanted >= total)][0]
+            raise DataError(f"`{path}` has {total:,} rows, row {outside:,} was asked for", "give rows of this log")
+        answer = np.empty(len(wanted))
+        order = np.argsort(wanted, kind="stable")
+        long = settings.form == "long"
+        first = 0
+        for group in range(file.num_row_groups):
+            size = file.metadata.row_group(group).num_rows
+            begin, end = np.searchsorted(wanted[order], [first, first + size])
+            if begin < end:
+                here = wanted[order[begin:end]]
+                table = file.read_row_group(group, columns=[*_READ, *(["event_type"] if long else [])])
+                table = table.take(here - first)
+                if long:
+                    _require_impressions(path, here, table["event_type"].to_numpy(zero_copy_only=False))
+                promotion = settings.faults.read_promotion(table["promotion"].to_numpy())
+                answer[order[begin:end]] = draw.click_chance(
+                    user=table["user_id"].to_numpy() - FIRST_USER,
+                    item=table["item_id"].to_numpy() - FIRST_ITEM,
+                    time=table["event_time"].cast("int64").to_numpy(),
+                    device=np.searchsorted(DEVICES, table["device"].to_numpy(zero_copy_only=False).astype(str)),
+                    position=table["position"].to_numpy(),
+                    promotion=promotion,
+                )
+            first += size
+    return answer
+
+
+def _require_impressions(path: str | Path, rows: NDArray[np.int64], event: NDArray[np.object_]) -> None:
+    other = np.flatnonzero(event != "impression")
+    if len(other):
+        raise DataError(
+            f"`{path}`: row {rows[other[0]]:,} is a {event[other[0]]}; only an impression has a chance of a click",
+            "give rows whose `event_type` is `impression`",
+        )
