@@ -6,11 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+
+# Rooms a contract must name as soon as they exist; import-linter refuses names of rooms that do not.
+WITHOUT_TORCH = {"data", "hardware", "bundle", "serve", "baselines", "schema", "artifacts", "supervisor", "html_page"}
+WITHOUT_LIGHTNING = {"networks", "precision", "optim", "metrics"}
 
 BREACHES = {
     "a room imports one above it": ("data/breach.py", "from lightning_mp import export\n"),
@@ -20,6 +25,16 @@ BREACHES = {
     "networks reach Lightning": ("networks/breach.py", "def hidden() -> None:\n    import lightning.pytorch\n"),
     "a new room has no floor": ("attic/__init__.py", '"""No floor."""\n'),
 }
+
+
+@pytest.mark.parametrize(("rooms", "forbidden"), [(WITHOUT_TORCH, "torch"), (WITHOUT_LIGHTNING, "lightning")])
+def test_a_contract_names_every_room_it_is_about(rooms, forbidden):
+    contracts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    sources = next(c["source_modules"] for c in contracts if forbidden in c.get("forbidden_modules", [""])[0])
+    there = {
+        p.stem for p in (CHECKOUT / "lightning_mp").iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file()
+    }
+    assert {name.removeprefix("lightning_mp.") for name in sources} == rooms & there
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
