@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -15,11 +15,9 @@ from lightning_mp.data.store.keys_file import read_keys
 from lightning_mp.data.store.plain_table import describe
 from lightning_mp.data.store.store_manifest import LATEST, MANIFEST, StoreManifest
 from lightning_mp.data.store.version_writer import OnOverflow, fit_to_float16, write_version
+from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.errors import ArtifactError, ConfigurationError
 from lightning_mp.schema import FeatureSchema
-
-if TYPE_CHECKING:
-    from lightning_mp.data.vocabulary import Vocabulary
 
 _PREPARE = "write it first: `FeatureStore.write`, or `lightning-mp prepare`"
 
@@ -153,8 +151,6 @@ class FeatureStore:
         Raises:
             ArtifactError: It has none, or its file is damaged.
         """
-        from lightning_mp.data.vocabulary import Vocabulary
-
         files = self.manifest_of(version).vocabularies
         if name not in files:
             there = ", ".join(f"`{n}`" for n in files) or "none"
@@ -163,11 +159,13 @@ class FeatureStore:
 
     def users(self, version: int | None = None) -> pa.Array | None:
         """Raw user keys by code, those unseen in training included; `None` for a store without users."""
-        return self._keys(self.manifest_of(version).users, version)
+        file = self.manifest_of(version).users
+        return None if file is None else self._keys(file, version)
 
     def items(self, version: int | None = None) -> pa.Array | None:
         """Raw item keys by code, those unseen in training included; `None` for a store without items."""
-        return self._keys(self.manifest_of(version).items, version)
+        file = self.manifest_of(version).items
+        return None if file is None else self._keys(file, version)
 
     def write(
         self,
@@ -244,7 +242,5 @@ class FeatureStore:
         mapped = (replace(f, stored_dtype=self.dtype_mapping.get(f.name, f.stored_dtype)) for f in schema.features)
         return replace(schema, features=tuple(mapped))
 
-    def _keys(self, file: str | None, version: int | None) -> pa.Array | None:
-        if file is None:
-            return None
+    def _keys(self, file: str, version: int | None) -> pa.Array:
         return read_keys(self.folder(version) / file, size=self.manifest_of(version).files[file]["size"])

@@ -144,7 +144,7 @@ def _matrices(file: Path, groups: tuple[Group, ...], rows: int, *, memory_map: b
         raise ArtifactError(
             f"`{file}` has {batch.num_rows:,} rows, its manifest says {rows:,}", "write the store again"
         )
-    matrices = {}
+    matrices: dict[str, NDArray[Any]] = {}
     for group in groups:
         values = batch.column(group.name).values
         # Arrow's own view is read-only; the same bytes through the map are not.

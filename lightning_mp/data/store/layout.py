@@ -79,7 +79,8 @@ def dense_positions(schema: FeatureSchema, dtype: str) -> list[int]:
         >>> dense_positions(schema, "float32"), dense_positions(schema, "float16")
         ([0, 2], [1])
     """
-    positions, at = [], 0
+    positions: list[int] = []
+    at = 0
     for feature in schema.dense:
         if (feature.stored_dtype == "float16") == (dtype == "float16"):
             positions += range(at, at + feature.width)

@@ -149,8 +149,9 @@ def _ids(table: pa.Table, feature: Feature, split: str) -> NDArray[np.int64]:
 
 def _keys(table: pa.Table, name: str, split: str) -> NDArray[np.int64]:
     if KEY_PREFIX + name not in table.column_names:
-        missing = {"time": np.int64(0), "row": np.arange(table.num_rows, dtype=np.int64)}
-        return np.broadcast_to(missing.get(name, np.int64(-1)), table.num_rows)
+        if name == "row":
+            return np.arange(table.num_rows, dtype=np.int64)
+        return np.full(table.num_rows, 0 if name == "time" else -1, dtype=np.int64)
     column = _column(table, KEY_PREFIX + name, split)
     if not pa.types.is_integer(column.type):
         raise DataError(f"key column `{KEY_PREFIX + name}` holds {column.type}, it must hold int64", "cast it to int64")

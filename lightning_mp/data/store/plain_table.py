@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.errors import DataError
 from lightning_mp.schema import Feature, FeatureSchema
-
-if TYPE_CHECKING:
-    from lightning_mp.data.vocabulary import Vocabulary
 
 
 def describe(
@@ -74,8 +71,6 @@ def _numbers(name: str, kind: pa.DataType, dtype_mapping: Mapping[str, str], wid
 
 
 def _categories(name: str, column: pa.ChunkedArray) -> tuple[Feature, pa.Array, Vocabulary]:
-    from lightning_mp.data.vocabulary import Vocabulary
-
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8()).cast(pa.int64())
     values = column.to_numpy()

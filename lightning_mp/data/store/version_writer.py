@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,9 @@ from lightning_mp.data.store.keys_file import write_batch, write_keys
 from lightning_mp.data.store.layout import features_of, layout
 from lightning_mp.data.store.matrices import fixed_size_lists, float32_values, matrix, overflow, refuse_overflow
 from lightning_mp.data.store.store_manifest import LATEST, MANIFEST, Shard, StoreManifest
+from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.errors import SchemaError
 from lightning_mp.schema import FeatureSchema
-
-if TYPE_CHECKING:
-    from lightning_mp.data.vocabulary import Vocabulary
 
 OnOverflow = Literal["raise", "float32", "clip"]
 
@@ -108,7 +106,7 @@ def write_version(
         named = {name: f"vocabulary-{number:05d}.arrow" for number, name in enumerate(vocabularies)}
         for name, file in named.items():
             words = vocabularies[name]
-            write_keys(folder / file, pa.array(list(words.decode(np.arange(1, words.size)))))
+            write_keys(folder / file, pa.array(words.entries, pa.string() if words.is_text else pa.int64()))
         keys = {"users.arrow": users, "items.arrow": items}
         for file, values in keys.items():
             if values is not None:
@@ -128,8 +126,8 @@ def write_version(
             versions={"lightning_mp": __version__, "numpy": np.__version__, "pyarrow": pa.__version__},
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-    with replacing(path / LATEST) as file:
-        file.write(f"v{version:06d}\n".encode())
+    with replacing(path / LATEST) as latest:
+        latest.write(f"v{version:06d}\n".encode())
     return manifest
 
 

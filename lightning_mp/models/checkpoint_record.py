@@ -1,0 +1,73 @@
+"""What a checkpoint says of the features it was trained on, under the key `lightning_mp`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from lightning_mp.errors import ConfigurationError, SchemaError
+from lightning_mp.schema import FeatureSchema
+
+KEY = "lightning_mp"
+
+
+def write(
+    checkpoint: dict[str, Any], module: object, *, schema: FeatureSchema | None, network: nn.Module | None, trainer: Any
+) -> None:
+    """Add the record to a checkpoint: plain text only, so that it loads with `weights_only=True`.
+
+    It is no part of the hyper-parameters: those are given to `__init__` again, which knows no schema.
+
+    Args:
+        checkpoint: What is being saved.
+        module: The LightningModule.
+        schema: What the network was built for; `None` for a network of the user's own that has none.
+        network: The network.
+        trainer: Its datamodule's store is named in the record, when there is one.
+    """
+    store = getattr(getattr(trainer, "datamodule", None), "store", None)
+    checkpoint[KEY] = {
+        "schema": None if schema is None else schema.to_json(),
+        "digest": None if schema is None else schema.digest,
+        "module": _path(module),
+        "network": _path(getattr(network, "_orig_mod", network)),
+        "store": None if store is None else str(store.path),
+    }
+
+
+def read(checkpoint: dict[str, Any], module: object) -> FeatureSchema | None:
+    """The schema in a checkpoint that `write` was called on.
+
+    Args:
+        checkpoint: What is being loaded.
+        module: The LightningModule that loads it.
+
+    Returns:
+        The schema; `None` when the network was built without one.
+
+    Raises:
+        ConfigurationError: The checkpoint is of another class.
+        SchemaError: The schema in it was altered.
+    """
+    record = checkpoint.get(KEY)
+    if not isinstance(record, dict):
+        raise ConfigurationError(
+            f"the checkpoint has no `{KEY}` entry: no module of this package wrote it",
+            "load it with the class that saved it",
+        )
+    if record.get("module") != _path(module):
+        raise ConfigurationError(
+            f"the checkpoint is of `{record.get('module')}`, and `{_path(module)}` is loading it",
+            "load it with the class that saved it",
+        )
+    if record.get("schema") is None:
+        return None
+    schema = FeatureSchema.from_json(record["schema"])
+    if schema.digest != record.get("digest"):
+        raise SchemaError("the schema in the checkpoint does not match its digest", "take another checkpoint")
+    return schema
+
+
+def _path(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
