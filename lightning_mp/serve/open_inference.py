@@ -1,0 +1,154 @@
+"""The Open Inference Protocol, version 2: tensors of a request to columns, scores to tensors, metadata."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lightning_mp.bundle import Datatype, Manifest, RawInput
+from lightning_mp.serve.columns import MISSING, checked_column, shown, unknown_name
+from lightning_mp.serve.request_error import RequestError
+from lightning_mp.serve.scorer import Scores
+
+_ACCEPTED: Final[dict[Datatype, tuple[str, ...]]] = {
+    "BYTES": ("BYTES",),
+    "INT64": ("INT64", "INT32", "INT16", "INT8", "UINT32", "UINT16", "UINT8"),
+    "FP64": ("FP64", "FP32", "FP16", "INT64", "INT32", "INT16", "INT8", "UINT32", "UINT16", "UINT8"),
+}
+_SHAPE_HINT = "send shape [rows] or [rows, 1], the same rows for every input"
+
+
+def columns_of_tensors(
+    inputs: tuple[RawInput, ...], request: dict[str, Any], *, max_rows: int
+) -> tuple[dict[str, list[Any]], int]:
+    """Turn the tensors of an inference request into one checked column an input.
+
+    Args:
+        inputs: What the model takes.
+        request: The request's JSON object.
+        max_rows: Rows that one request may carry.
+
+    Returns:
+        For every input one value a row, and the number of rows.
+
+    Raises:
+        RequestError: A tensor is malformed, unknown, given twice, of another length or type, or one that the model
+            needs is missing.
+
+    Source:
+        Open Inference Protocol, version 2, section "Inference Request JSON Object".
+    """
+    tensors = request.get("inputs")
+    if not isinstance(tensors, list) or not tensors:
+        raise RequestError(
+            f"`inputs` is {shown(tensors)}, not a list of tensors",
+            'send {"inputs": [{"name": ..., "shape": [1], "datatype": ..., "data": [...]}]}',
+        )
+    return _columns(inputs, tensors, max_rows)
+
+
+def _columns(inputs: tuple[RawInput, ...], tensors: list[Any], max_rows: int) -> tuple[dict[str, list[Any]], int]:
+    known = {spec.name: spec for spec in inputs}
+    columns: dict[str, list[Any]] = {}
+    rows: int | None = None
+    for index, tensor in enumerate(tensors):
+        name = tensor.get("name") if isinstance(tensor, dict) else None
+        if not isinstance(name, str):
+            raise RequestError(f"`inputs[{index}]` has no name", "send each tensor as an object with its `name`")
+        if name not in known:
+            raise unknown_name(name, list(known), place=f"inputs[{index}]")
+        if name in columns:
+            raise RequestError(f"`inputs[{index}]`: `{name}` is given twice", "send each input once")
+        values = _values(known[name], tensor, index)
+        rows = len(values) if rows is None else rows
+        if len(values) != rows:
+            raise RequestError(f"`inputs[{index}]`: `{name}` has {len(values)} rows, others have {rows}", _SHAPE_HINT)
+        if rows > max_rows:
+            raise too_many_rows(rows, max_rows)
+        columns[name] = checked_column(known[name], values, place=f"inputs[{index}].data[{{}}]")
+    count = rows or 0
+    return {spec.name: columns.get(spec.name) or _absent(spec, count) for spec in inputs}, count
+
+
+def _absent(spec: RawInput, rows: int) -> list[Any]:
+    if spec.required and rows:
+        raise RequestError(f"`inputs` lacks `{spec.name}`, and the model needs it", "send it")
+    return [MISSING[spec.datatype]] * rows
+
+
+def _values(spec: RawInput, tensor: dict[str, Any], index: int) -> list[object]:
+    place = f"`inputs[{index}]`: `{spec.name}`"
+    datatype = tensor.get("datatype")
+    if datatype not in _ACCEPTED[spec.datatype]:
+        raise RequestError(f"{place} has datatype {shown(datatype)}", f"send it as `{spec.datatype}`")
+    data, shape = tensor.get("data"), tensor.get("shape")
+    if not isinstance(data, list):
+        raise RequestError(f"{place} has no list `data`", "send its values as JSON; binary tensors are not taken")
+    if (
+        not isinstance(shape, list)
+        or not all(type(size) is int and size >= 0 for size in shape)
+        or len(shape) not in (1, 2)
+        or (len(shape) == 2 and shape[1] != 1)
+    ):
+        raise RequestError(f"{place} has shape {shown(shape)}", _SHAPE_HINT)
+    if len(shape) == 2 and data and all(type(row) is list and len(row) == 1 for row in data):
+        data = [row[0] for row in data]
+    if len(data) != shape[0]:
+        raise RequestError(f"{place} has {len(data)} values for shape {shown(shape)}", _SHAPE_HINT)
+    return data
+
+
+def too_many_rows(rows: int, max_rows: int) -> RequestError:
+    """The error for a request with more rows than one may carry."""
+    return RequestError(f"{rows:,} rows in one request, {max_rows:,} may be", "send them in parts", status=413)
+
+
+def tensors_of_scores(scores: Scores, *, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Scores as output tensors, in row-major order.
+
+    Args:
+        scores: What the model said.
+        names: The outputs asked for, out of `logit` and `score`.
+    """
+    values = {"logit": scores.logit, "score": scores.score}
+    return [
+        {"name": name, "datatype": "FP32", "shape": list(values[name].shape), "data": values[name].reshape(-1)}
+        for name in names
+    ]
+
+
+def requested_outputs(request: dict[str, Any], *, outputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the outputs that a request asks for.
+
+    Raises:
+        RequestError: It names one that there is not.
+    """
+    asked = request.get("outputs")
+    if asked is None or asked == []:
+        return outputs
+    if not isinstance(asked, list) or not all(isinstance(entry, dict) for entry in asked):
+        raise RequestError(
+            f"`outputs` is {shown(asked)}, not a list of objects", 'send [{"name": "score"}], or nothing'
+        )
+    for entry in asked:
+        if entry.get("name") not in outputs:
+            raise RequestError(
+                f"`outputs`: {shown(entry.get('name'))} is not an output of this model",
+                f"ask for {' or '.join(f'`{name}`' for name in outputs)}",
+            )
+    return tuple(entry["name"] for entry in asked)
+
+
+def model_metadata(manifest: Manifest, *, name: str) -> dict[str, Any]:
+    """What `GET /v2/models/{name}` answers.
+
+    Source:
+        Open Inference Protocol, version 2, section "Model Metadata Response JSON Object".
+    """
+    return {
+        "name": name,
+        "versions": ["1"],
+        "platform": "onnx_onnxv1",
+        "inputs": [{"name": spec.name, "datatype": spec.datatype, "shape": [-1]} for spec in manifest.inputs],
+        "outputs": [{"name": output, "datatype": "FP32", "shape": [-1]} for output in manifest.outputs],
+        "properties": {"task": manifest.task, "schema_digest": manifest.schema.digest},
+    }

@@ -1,0 +1,27 @@
+"""RequestError: what is wrong with a request, in words its sender can act on."""
+
+from __future__ import annotations
+
+from lightning_mp.errors import DataError
+
+
+class RequestError(DataError):
+    """A request that cannot be answered as it is.
+
+    Args:
+        problem: What is wrong, with the field, the value and the row.
+        hint: One thing to do about it.
+        status: HTTP status of the reply, 400 to 599.
+
+    Example:
+        >>> error = RequestError("`rows[2]`: `price` is true, not a number", "send a JSON number")
+        >>> error.status, error.exit_code
+        (400, 3)
+    """
+
+    def __init__(self, problem: str, hint: str, status: int = 400) -> None:
+        super().__init__(problem, hint)
+        self.status = status
+
+    def __reduce__(self) -> tuple[type[RequestError], tuple[str, str, int]]:  # type: ignore[override]
+        return type(self), (self.problem, self.hint, self.status)
