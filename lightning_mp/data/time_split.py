@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import numpy as np
 import numpy.typing as npt
 
+from lightning_mp.data.iso_time import to_iso, to_microseconds
 from lightning_mp.errors import ConfigurationError, DataError
 
 PARTS = ("train", "validation", "test")
@@ -65,16 +65,18 @@ class TimeSplit:
         test_from = self._test_from(ordered)
         before = ordered[: int(np.searchsorted(ordered, test_from, side="left"))]
         if not before.size or before.size == ordered.size:
-            first, last = _iso(int(ordered[0])), _iso(int(ordered[-1]))
+            first, last = to_iso(int(ordered[0])), to_iso(int(ordered[-1]))
             side = "training" if not before.size else "test"
-            problem = f"the time split at {_iso(test_from)} leaves no {side} rows: the log goes from {first} to {last}"
+            problem = (
+                f"the time split at {to_iso(test_from)} leaves no {side} rows: the log goes from {first} to {last}"
+            )
             raise DataError(problem, "move `split.at`, or use `split.test` on a log that spans more time")
         parts = np.full(moments.shape, "train", dtype="<U10")
         if self.validation:
             validation_from = int(before[_position(before.size, self.validation)])
             if validation_from == before[0]:
                 problem = (
-                    f"the time split leaves no training rows before the validation part at {_iso(validation_from)}"
+                    f"the time split leaves no training rows before the validation part at {to_iso(validation_from)}"
                 )
                 raise DataError(problem, "lower `split.validation`, or use a log that spans more time")
             parts[moments >= validation_from] = "validation"
@@ -93,14 +95,7 @@ def _position(rows: int, share: float) -> int:
 
 def _microseconds(text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text)
+        return to_microseconds(text)
     except ValueError as error:
         problem = f"`split.at` must be an ISO date or time, got {text!r}"
         raise ConfigurationError(problem, "write it as 2017-11-01") from error
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-
-
-def _iso(microseconds: int) -> str:
-    return str(np.datetime64(microseconds, "us").astype("datetime64[s]")) + "Z"

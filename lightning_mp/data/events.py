@@ -1,0 +1,169 @@
+"""Read an event log: columns mapped, every value typed by rule, every row that is left out told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import pyarrow as pa
+
+from lightning_mp.artifacts import digest
+from lightning_mp.data.column_types import ColumnType
+from lightning_mp.data.columns import Columns, EventFlags
+from lightning_mp.data.csv_dialect import CsvDialect
+from lightning_mp.data.csv_file import CsvFile
+from lightning_mp.data.event_kinds import EventKinds
+from lightning_mp.data.input_file import file_kind
+from lightning_mp.data.parquet_file import ParquetFile
+from lightning_mp.data.rejects import Rejects
+from lightning_mp.data.typed_rows import TypedRows
+from lightning_mp.errors import ConfigurationError, DataError
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLog:
+    """An event log in memory, typed.
+
+    Attributes:
+        table: A row an event that was kept, in the order of the file: `row` (int64, data row of the file, from 0),
+            `user` and `item` (text or int64), `time` (int64, UTC microseconds), `event` (text, long form) or one bool
+            column a flag (wide form), `value` (double) if mapped, then the attributes. Missing is null, never "".
+        rejects: Rows that were left out: `line` (from 1; in Parquet the row, from 1), `column`, `value`, `reason`;
+            the first 10,000 of them, by line.
+        rejected: How many were left out.
+        rows: All data rows of the file.
+        counts: Kept rows by kind of event; in the wide form a row counts as an impression and under each set flag.
+        ignored: Rows that `event_map` dropped, by the log's own word.
+        time_formats: Rows by the way their time was written, such as `epoch seconds`.
+        digest: sha256 of the file.
+    """
+
+    table: pa.Table
+    rejects: pa.Table
+    rejected: int
+    rows: int
+    counts: dict[str, int]
+    ignored: dict[str, int]
+    time_formats: dict[str, int]
+    digest: str
+
+
+def read_events(
+    path: str | Path,
+    *,
+    columns: Columns,
+    event_map: Mapping[str, str | None] | None = None,
+    attributes: Mapping[str, ColumnType] | None = None,
+    csv: CsvDialect | None = None,
+    max_bad_share: float = 0.001,
+    progress: Progress | None = None,
+) -> EventLog:
+    r"""Read a CSV or Parquet event log.
+
+    Nothing is guessed from the first rows: CSV is read as text and typed by rule over all rows, Parquet keeps its
+    types. Keys stay as they are written. A row that cannot be read is rejected with its line, column, value and reason.
+
+    Args:
+        path: The file.
+        columns: Where it keeps what.
+        event_map: Kind of each word of the event column that is not a kind itself; `ignore` or null drops its rows.
+            Case and surrounding spaces do not count.
+        attributes: Further columns to keep, with the type of each; `"auto"`: text in a CSV, the file's own in Parquet.
+        csv: How a CSV file is written.
+        max_bad_share: Share in [0, 1] of rows that may be rejected.
+        progress: Called with one line of text now and then.
+
+    Raises:
+        DataError: The file cannot be read; a column is missing; a kind of event is unknown; too many rows are bad;
+            there are no rows.
+        ConfigurationError: `max_bad_share` is no share, or an attribute has the name of a column of ours.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "log.csv"
+        >>> _ = file.write_text("who,what,when,kind\n007,a,2026-03-01T10:00:00Z,View\n7,b,1772359200,purchase\n")
+        >>> log = read_events(file, columns=Columns(user="who", item="what", time="when", event="kind"),
+        ...                   event_map={"purchase": "order"})
+        >>> log.table["user"].to_pylist(), log.table["time"].to_pylist()
+        (['007', '7'], [1772359200000000, 1772359200000000])
+        >>> log.counts, log.time_formats
+        ({'view': 1, 'order': 1}, {'epoch seconds': 1, 'ISO with zone': 1})
+    """
+    if not 0 <= max_bad_share <= 1:
+        raise ConfigurationError(f"`max_bad_share` must be in [0, 1], got {max_bad_share!r}", "use 0.001")
+    file, dialect, rejects = Path(path), csv or CsvDialect(), Rejects()
+    attributes = dict(attributes or {})
+    _refuse_clash(columns, attributes)
+    reader = ParquetFile(file) if file_kind(file) == "parquet" else CsvFile(file, dialect, rejects)
+    names = list(dict.fromkeys([*columns.source_columns().values(), *attributes]))
+    _require_columns(file, reader.header, columns, names, None if isinstance(reader, ParquetFile) else dialect)
+    kinds = EventKinds(event_map or {})
+    rows = TypedRows(columns, attributes, kinds, rejects, dialect)
+    tables, told = [], 0.0
+    for block in reader.blocks(names):
+        tables.append(rows.table(block))
+        if progress and block.done >= told + 0.1:
+            told = block.done
+            progress(f"read {reader.rows_seen:,} rows of {file.name} ({told:.0%})")
+    if not reader.rows_seen:
+        raise DataError(f"`{file}` holds a header and no rows", "check what was to write it")
+    if isinstance(columns.event, str):
+        kinds.require_known(str(file), columns.event)
+    rejects.require_share(str(file), reader.rows_seen, max_bad_share)
+    table = pa.concat_tables(tables).combine_chunks()
+    if not table.num_rows:
+        ignored = ", ".join(f"`{word}` {count:,}" for word, count in kinds.ignored.most_common(5))
+        problem = f"`{file}`: none of {reader.rows_seen:,} rows was kept (ignored: {ignored or 'none'})"
+        raise DataError(problem, "map the kinds that count in `event_map`")
+    return EventLog(
+        table=table,
+        rejects=rejects.table(),
+        rejected=rejects.total,
+        rows=reader.rows_seen,
+        counts=dict(kinds.counts),
+        ignored=dict(kinds.ignored),
+        time_formats=dict(rows.time_formats),
+        digest=digest(file),
+    )
+
+
+def _refuse_clash(columns: Columns, attributes: Mapping[str, ColumnType]) -> None:
+    ours = {"row", "user", "item", "time"}
+    ours |= set(columns.event.flags) if isinstance(columns.event, EventFlags) else {"event"}
+    ours |= set() if columns.value is None else {"value"}
+    for name in attributes:
+        if name in ours:
+            problem = f"attribute `{name}` has the name of a column that every event table has"
+            raise ConfigurationError(problem, f"rename the column `{name}` in the file")
+
+
+def _require_columns(
+    file: Path, header: tuple[str, ...], columns: Columns, names: list[str], dialect: CsvDialect | None
+) -> None:
+    there = ", ".join(f"`{name}`" for name in header)
+    missing = [name for name in names if name not in header]
+    if missing and dialect is not None and len(header) == 1:
+        for other, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"), (",", "commas")):
+            if other != dialect.delimiter and other in header[0]:
+                written = "\\t" if other == "\t" else other
+                problem = (
+                    f"`{file}` has one column when cut at `{dialect.delimiter}`; its header holds {word}: {header[0]}"
+                )
+                raise DataError(problem, f"declare the delimiter: `csv.delimiter: '{written}'`")
+    if missing:
+        roles = {name: f"columns.{role}" for role, name in columns.source_columns().items()}
+        wanted = ", ".join(f"`{name}` ({roles.get(name, 'a feature or label')})" for name in missing)
+        word = "column" if len(missing) == 1 else "columns"
+        near = max(header, key=lambda name: SequenceMatcher(None, missing[0].casefold(), name.casefold()).ratio())
+        raise DataError(
+            f"`{file}` has no {word} {wanted}; it has {there}", f"the nearest to `{missing[0]}` is `{near}`"
+        )
+    twice = [name for name in names if header.count(name) > 1]
+    if twice:
+        raise DataError(
+            f"`{file}` has {header.count(twice[0])} columns called `{twice[0]}`; it has {there}", "rename one"
+        )
