@@ -1,0 +1,162 @@
+"""Raw named values to encoded inputs, as a graph: vocabularies, missing-value rules, transforms, rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from lightning_mp.bundle import Datatype, RawInput
+from lightning_mp.data.vocabulary import MISSING_INTEGER, MISSING_TEXT, Vocabulary
+from lightning_mp.errors import ConfigurationError
+from lightning_mp.float_formats import FLOAT16, FLOAT32
+from lightning_mp.schema import Feature, FeatureSchema
+
+ML_OPSET: Final = 4
+IR_VERSION: Final = 10
+IDS: Final = "encoded/ids"
+DENSE: Final = "encoded/dense"
+_RESERVED: Final = ("encoded/", "model/")
+LARGEST: Final = {"float16": FLOAT16.largest, "float32": FLOAT32.largest}
+
+
+def raw_inputs(schema: FeatureSchema) -> tuple[RawInput, ...]:
+    """What a row may hold: one entry a feature, in schema order.
+
+    Raises:
+        ConfigurationError: A feature is of a kind that cannot be exported yet, or its name is taken by an output.
+    """
+    inputs = []
+    for feature in (f for f in schema.features if f.role in ("user", "item", "context")):
+        if feature.kind not in ("id", "categorical", "numeric") or feature.width != 1:
+            problem = f"feature `{feature.name}` is of kind `{feature.kind}`, which `pipeline.onnx` cannot encode"
+            raise ConfigurationError(problem, "export a model of id, categorical and numeric features")
+        if feature.name in ("logit", "score") or feature.name.startswith(_RESERVED):
+            problem = f"feature `{feature.name}` has the name of a value inside the exported graph"
+            raise ConfigurationError(problem, "give the feature another name")
+        required = feature.missing == "refuse" or (feature.kind == "numeric" and feature.missing_value is None)
+        inputs.append(RawInput(name=feature.name, datatype=_datatype(feature), required=required))
+    return tuple(inputs)
+
+
+def encoder_graph(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary], opset: int) -> Any:
+    """Make the graph that encodes raw values as training did, to the bit.
+
+    Ids and categories go through their vocabularies, unknown and missing ones to row 0. Numbers are computed in
+    double: the missing-value rule, the transform, then the nearest number of the stored type, whose range they are
+    clipped to, and at last float32.
+
+    Args:
+        schema: The features.
+        vocabularies: Of every id and categorical feature, by name.
+        opset: Of the default domain.
+
+    Returns:
+        An `onnx.ModelProto` with one input a feature, shape (batch,), and the outputs `encoded/ids` int64 (batch, F)
+        and `encoded/dense` float32 (batch, D), those that the schema has.
+    """
+    from onnx import TensorProto, helper
+
+    types = {"BYTES": TensorProto.STRING, "INT64": TensorProto.INT64, "FP64": TensorProto.DOUBLE}
+    graph = _Nodes()
+    columns = [_indexed(graph, feature, vocabularies[feature.name]) for feature in schema.ids]
+    numbers = [_numeric(graph, feature) for feature in schema.dense]
+    outputs = []
+    for name, parts, kind in ((IDS, columns, TensorProto.INT64), (DENSE, numbers, TensorProto.FLOAT)):
+        if parts:
+            graph.add("Concat", parts, name, axis=1)
+            outputs.append(helper.make_tensor_value_info(name, kind, ["batch", len(parts)]))
+    inputs = [helper.make_tensor_value_info(i.name, types[i.datatype], ["batch"]) for i in raw_inputs(schema)]
+    body = helper.make_graph(graph.nodes, "encoder", inputs, outputs, graph.constants)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+    return helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSION, producer_name="lightning_mp")
+
+
+class _Nodes:
+    """Nodes and constants of a graph that is being made."""
+
+    def __init__(self) -> None:
+        from onnx import NodeProto, TensorProto
+
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self.constant(np.array([1], dtype=np.int64), "encoded/axis")
+        self.constant(np.array(0.0), "encoded/zero")
+        self.constant(np.array(1.0), "encoded/one")
+
+    def add(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        from onnx import helper
+
+        domain = "ai.onnx.ml" if operator == "LabelEncoder" else ""
+        self.nodes.append(helper.make_node(operator, inputs, [output], name=output, domain=domain, **attributes))
+        return output
+
+    def constant(self, value: np.ndarray[Any, Any], name: str) -> str:
+        from onnx import numpy_helper
+
+        self.constants.append(numpy_helper.from_array(value, name))
+        return name
+
+
+def _datatype(feature: Feature) -> Datatype:
+    if feature.kind == "numeric":
+        return "FP64"
+    return "BYTES" if feature.source_dtype in ("string", "large_string") else "INT64"
+
+
+def _indexed(graph: _Nodes, feature: Feature, vocabulary: Vocabulary) -> str:
+    from onnx import TensorProto, helper
+
+    if _datatype(feature) == "BYTES":
+        # The missing value is a key too, so that an empty vocabulary still makes a valid node.
+        keys = [MISSING_TEXT, *vocabulary.entries.tolist()]
+        table = helper.make_tensor("keys", TensorProto.STRING, [len(keys)], [key.encode() for key in keys])
+    else:
+        keys = [MISSING_INTEGER, *vocabulary.entries.tolist()]
+        table = helper.make_tensor("keys", TensorProto.INT64, [len(keys)], np.array(keys, dtype=np.int64))
+    rows = helper.make_tensor("rows", TensorProto.INT64, [len(keys)], np.arange(len(keys), dtype=np.int64))
+    unknown = helper.make_tensor("unknown", TensorProto.INT64, [1], [0])
+    here = f"encoded/{feature.name}"
+    graph.add("LabelEncoder", [feature.name], f"{here}/row", keys_tensor=table, values_tensor=rows,
+              default_tensor=unknown)  # fmt: skip
+    return graph.add("Unsqueeze", [f"{here}/row", "encoded/axis"], f"{here}/column")
+
+
+def _numeric(graph: _Nodes, feature: Feature) -> str:
+    from onnx import TensorProto
+
+    here, value = f"encoded/{feature.name}", feature.name
+    if feature.missing_value is not None:
+        graph.add("IsNaN", [value], f"{here}/missing")
+        stand_in = graph.constant(np.array(float(feature.missing_value)), f"{here}/missing_value")
+        value = graph.add("Where", [f"{here}/missing", stand_in, value], f"{here}/given")
+    value = _transformed(graph, feature, value, here)
+    largest = LARGEST[feature.stored_dtype]
+    low, high = graph.constant(np.array(-largest), f"{here}/low"), graph.constant(np.array(largest), f"{here}/high")
+    value = graph.add("Clip", [value, low, high], f"{here}/in_range")
+    value = graph.add("Cast", [value], f"{here}/float32", to=TensorProto.FLOAT)
+    if feature.stored_dtype == "float16":
+        value = graph.add("Cast", [value], f"{here}/float16", to=TensorProto.FLOAT16)
+        value = graph.add("Cast", [value], f"{here}/rounded", to=TensorProto.FLOAT)
+    return graph.add("Unsqueeze", [value, "encoded/axis"], f"{here}/column")
+
+
+def _transformed(graph: _Nodes, feature: Feature, value: str, here: str) -> str:
+    """The formulas of `lightning_mp.data.transforms.apply`."""
+    kind, fitted = feature.transform.kind, feature.transform.constants
+    if kind == "signed_log":
+        sign = graph.add("Sign", [value], f"{here}/sign")
+        size = graph.add("Abs", [value], f"{here}/size")
+        log = graph.add("Log", [graph.add("Add", [size, "encoded/one"], f"{here}/size1")], f"{here}/log")
+        return graph.add("Mul", [sign, log], f"{here}/signed_log")
+    if kind in ("log1p", "log1p_zscore"):
+        value = graph.add("Max", [value, "encoded/zero"], f"{here}/positive")
+        value = graph.add("Log", [graph.add("Add", [value, "encoded/one"], f"{here}/plus1")], f"{here}/log")
+    shift, scale = {"zscore": ("mean", "std"), "log1p_zscore": ("mean", "std"), "linear": ("offset", "scale")}.get(
+        kind, ("", "")
+    )
+    if shift:
+        minus, over = (graph.constant(np.array(fitted[name]), f"{here}/{name}") for name in (shift, scale))
+        value = graph.add("Div", [graph.add("Sub", [value, minus], f"{here}/centred"), over], f"{here}/scaled")
+    return value

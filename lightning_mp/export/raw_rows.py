@@ -1,0 +1,96 @@
+"""Raw values of stored rows, and what training made of them: the plain NumPy twin of the exported encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_mp.data import transforms
+from lightning_mp.data.vocabulary import MISSING_INTEGER, MISSING_TEXT, Vocabulary
+from lightning_mp.export.encoder_graph import LARGEST, raw_inputs
+from lightning_mp.schema import FeatureSchema
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+def decode_rows(
+    schema: FeatureSchema,
+    vocabularies: Mapping[str, Vocabulary],
+    ids: NDArray[np.integer[Any]],
+    dense: NDArray[np.floating[Any]],
+) -> dict[str, NDArray[Any]]:
+    """Raw values that encode to these rows; a number may come back one rounding step beside the stored one.
+
+    Args:
+        schema: The features.
+        vocabularies: Of every id and categorical feature, by name.
+        ids: (N, F) vocabulary rows.
+        dense: (N, D) transformed numbers.
+
+    Returns:
+        For every input of `pipeline.onnx` an array (N,) of `str` objects, int64 or float64. Row 0 becomes the
+        missing value.
+    """
+    datatypes = {entry.name: entry.datatype for entry in raw_inputs(schema)}
+    raw: dict[str, NDArray[Any]] = {}
+    for column, feature in enumerate(schema.ids):
+        text = datatypes[feature.name] == "BYTES"
+        values = vocabularies[feature.name].decode(ids[:, column])
+        values = np.where(ids[:, column] == 0, MISSING_TEXT if text else MISSING_INTEGER, values)
+        raw[feature.name] = values.astype(np.object_ if text else np.int64)
+    for column, feature in enumerate(schema.dense):
+        raw[feature.name] = transforms.invert(feature.transform, dense[:, column].astype(np.float64))
+    return raw
+
+
+def encode_rows(
+    schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary], raw: Columns
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Encode raw values as the store was written: this is what the exported encoder must repeat to the bit.
+
+    Args:
+        schema: The features.
+        vocabularies: Of every id and categorical feature, by name.
+        raw: One array (N,) a feature, as `decode_rows` gives them.
+
+    Returns:
+        `ids` (N, F) int64 and `dense` (N, D) float32.
+    """
+    rows = len(next(iter(raw.values())))
+    ids = np.empty((rows, len(schema.ids)), dtype=np.int64)
+    for column, feature in enumerate(schema.ids):
+        ids[:, column] = vocabularies[feature.name].encode(raw[feature.name])
+    dense = np.empty((rows, len(schema.dense)), dtype=np.float32)
+    for column, feature in enumerate(schema.dense):
+        values = np.asarray(raw[feature.name], dtype=np.float64)
+        if feature.missing_value is not None:
+            values = np.where(np.isnan(values), feature.missing_value, values)
+        with np.errstate(over="ignore", under="ignore"):
+            largest = LARGEST[feature.stored_dtype]
+            values = np.clip(transforms.apply(feature.transform, values), -largest, largest)
+            dense[:, column] = values.astype(np.float32).astype(feature.stored_dtype)
+    return ids, dense
+
+
+def hostile_rows(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary]) -> dict[str, NDArray[Any]]:
+    """Raw rows that a service will meet one day: missing, unknown, infinite, subnormal and huge values.
+
+    Returns:
+        As `decode_rows`, 16 rows.
+    """
+    numbers = [np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, -(2.0**-25), 6e-8, 6.1e-5, 65504.0, 65520.0, -7e4, 1e300]
+    raw: dict[str, NDArray[Any]] = {}
+    for entry in raw_inputs(schema):
+        if entry.datatype == "FP64":
+            values: list[Any] = numbers
+        else:
+            known = vocabularies[entry.name].entries.tolist()[:4]
+            text = entry.datatype == "BYTES"
+            odd: list[Any] = ["", " ", "-1", "\N{PILE OF POO}", "a" * 300] if text else [MISSING_INTEGER, -1, 0, 2**62]
+            values = [*odd, *known, *(f"{key} " if text else key ^ 1 for key in known)]
+        dtype = {"BYTES": np.object_, "INT64": np.int64, "FP64": np.float64}[entry.datatype]
+        raw[entry.name] = np.array([values[row % len(values)] for row in range(16)], dtype=dtype)
+    return raw
