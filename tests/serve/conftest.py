@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from lightning_mp import bundle as bundles
+from lightning_mp.export.sample_inputs import write_samples
 from lightning_mp.schema import Feature, FeatureSchema
 
 USERS = {"u1": 0.5, "u2": -1.25, "007": 2.0}
@@ -97,9 +98,11 @@ def make_bundle(path: Path, *, price: str = "price", spoil: str | None = None) -
     )
     with bundles.writing(path) as folder:
         (folder / bundles.PIPELINE).write_bytes(b"not a graph" if spoil == "graph" else model.SerializeToString())
-        np.savez(
+        hours, prices = np.array([9, 23]), np.array([12.5, math.nan])
+        write_samples(
             folder / bundles.SAMPLES,
-            **{"user": np.array(["u1", "u2"]), "hour": np.array([9, 23]), price: np.array([12.5, math.nan])},
+            {"user": np.array(["u1", "u2"], dtype=object), "hour": hours, price: prices},
+            np.array([1.21875, -2.0], dtype=np.float32),
         )
         bundles.seal(folder, bundles.Manifest(schema=schema, inputs=inputs, versions={"lightning_mp": "0.1.0"}))
     return bundles.Bundle.open(path)
