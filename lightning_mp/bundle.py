@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,8 @@ MODEL = "model.onnx"
 PIPELINE = "pipeline.onnx"
 PARITY = "parity.json"
 SAMPLES = "sample_inputs.npz"
+METADATA_KEY = "lightning_mp.manifest"
+"""Key of both ONNX files' metadata under which the manifest stands again, without its `files`."""
 
 Datatype = Literal["BYTES", "INT64", "FP64"]
 
@@ -166,14 +169,40 @@ class Bundle:
 def writing(path: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Fill a bundle's folder; it appears under its name when `seal` has been called and the block ends.
 
+    Args:
+        path: The folder.
+        overwrite: Replace a bundle that is there; nothing else is ever replaced.
+
     Raises:
         BundleError: The block ended without a manifest.
         ArtifactError: The folder is there already, or cannot be written.
     """
-    with new_folder(path, overwrite=overwrite) as folder:
+    require_free(path, overwrite=overwrite)
+    with new_folder(path, overwrite=Path(path).is_dir()) as folder:
         yield folder
         if not (folder / MANIFEST).is_file():
             raise BundleError(f"`{path}` was written without a `{MANIFEST}`", "call `seal` at the end")
+
+
+def require_free(path: str | Path, *, overwrite: bool = False) -> None:
+    """Refuse a place where a bundle cannot be written, before the work that it is for.
+
+    Args:
+        path: The folder to write.
+        overwrite: Whether a bundle may stand there.
+
+    Raises:
+        ArtifactError: Something else stands there, or the folder above it cannot be written to.
+    """
+    folder = Path(path)
+    if folder.is_dir() and any(folder.iterdir()) and not (overwrite and (folder / MANIFEST).is_file()):
+        what = "a bundle" if (folder / MANIFEST).is_file() else "a folder with other files"
+        raise ArtifactError(f"`{folder}` is there already: {what}", "give another path, or remove it first")
+    if folder.exists() and not folder.is_dir():
+        raise ArtifactError(f"`{folder}` is a file, a bundle is a folder", "give another path")
+    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise ArtifactError(f"`{folder}` cannot be written: no permission in `{above}`", "give another path")
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:

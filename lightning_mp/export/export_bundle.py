@@ -16,7 +16,7 @@ from torch import nn
 
 from lightning_mp import __version__
 from lightning_mp.artifacts import replacing
-from lightning_mp.bundle import MODEL, PARITY, PIPELINE, SAMPLES, Bundle, Manifest, seal, writing
+from lightning_mp.bundle import METADATA_KEY, MODEL, PARITY, PIPELINE, SAMPLES, Bundle, Manifest, seal, writing
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.errors import ConfigurationError, ParityError
 from lightning_mp.export import fidelity
@@ -36,7 +36,6 @@ from lightning_mp.hardware.session import open_session
 from lightning_mp.schema import FeatureSchema
 
 Precision = Literal["fp32", "fp16-storage", "auto"]
-METADATA_KEY = "lightning_mp.manifest"
 _CHANGED_ROWS = 64
 _SAMPLES = 12
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from lightning_mp.export.encoder_graph import DENSE, IDS
 
-_PREFIX: Final = "model/"
+PREFIX: Final = "model/"
+"""Of the names that `model.onnx` has, inside `pipeline.onnx`."""
 
 
 def write_pipeline(encoder: Any, core: Path, path: Path) -> None:
@@ -23,12 +24,12 @@ def write_pipeline(encoder: Any, core: Path, path: Path) -> None:
     model = onnx.load(str(core), load_external_data=False)
     joints = {entry.name: source for entry, source in _sources(model)}
     merged = onnx.compose.merge_models(
-        encoder, model, io_map=[(source, name) for name, source in joints.items()], prefix2=_PREFIX,
+        encoder, model, io_map=[(source, name) for name, source in joints.items()], prefix2=PREFIX,
         name="pipeline", producer_name="lightning_mp",
     )  # fmt: skip
     for output in merged.graph.output:
-        output.name = output.name.removeprefix(_PREFIX)
-    outputs = {f"{_PREFIX}{output.name}": output.name for output in merged.graph.output}
+        output.name = output.name.removeprefix(PREFIX)
+    outputs = {f"{PREFIX}{output.name}": output.name for output in merged.graph.output}
     for node in merged.graph.node:
         for names in (node.input, node.output):
             names[:] = [outputs.get(name, name) for name in names]

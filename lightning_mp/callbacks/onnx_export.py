@@ -1,0 +1,146 @@
+"""OnnxExport: the trained model as a checked bundle, at the end of the fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import nn
+from typing_extensions import override
+
+from lightning_mp.bundle import PARITY, Bundle, require_free
+from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.errors import ConfigurationError, LightningMPError, LightningMPWarning
+from lightning_mp.export.export_bundle import Precision, export_bundle
+from lightning_mp.export.inference_copy import inference_copy
+
+Target = Literal["this"]
+
+
+class OnnxExport(Callback):
+    """Export the trained model as a bundle at the end of the fit, or say by which number it was refused.
+
+    The best checkpoint is exported where the Trainer kept one, else the weights that the fit ended with. A copy is
+    exported: the module, its hooks and its mode are left as they are. The bundle of an earlier fit is replaced.
+
+    Args:
+        dirpath: Folder of the bundle. Whether it can be written is known before training starts.
+        precision: `"fp32"`; `"fp16-storage"`: embedding tables in float16, arithmetic in float32; `"auto"`: the latter
+            where it passes its gates, else the former.
+        target: Where the bundle will run. `"this"`: a machine like this one.
+        strict: Whether a refused or failed export fails the fit. Otherwise it is a warning, and there is no bundle.
+        store: Folder of the feature store that the model is trained on; by default the datamodule's `store`.
+
+    Attributes:
+        bundle: The bundle that was written; `None` before, and when there is none.
+
+    Logs:
+        `parity/max_logit_difference`: largest difference to the trained module, once, to the loggers, as all of them.
+        `parity/p99_logit_difference`: its 99 % quantile over the rows.
+        `parity/top_10_overlap`: share of the top ten that stays, mean over lists, in [0, 1].
+        `parity/auc_difference`: absolute change of AUC; left out where AUC is undefined.
+
+    Raises:
+        ConfigurationError: An argument is wrong, or (strict) there is no store.
+        ArtifactError: Strict, before training: the folder cannot be written.
+        ParityError: Strict, after training: a gate failed.
+
+    Example:
+        >>> export = OnnxExport("bundle", precision="fp16-storage", strict=False)
+        >>> trainer = pl.Trainer(callbacks=[export], logger=False, enable_checkpointing=False)
+    """
+
+    def __init__(
+        self,
+        dirpath: str | Path,
+        precision: Precision = "auto",
+        target: Target = "this",
+        strict: bool = True,
+        *,
+        store: str | Path | None = None,
+    ) -> None:
+        for name, value, known in (("precision", precision, get_args(Precision)), ("target", target, get_args(Target))):
+            if value not in known:
+                words = ", ".join(f"'{word}'" for word in known)
+                raise ConfigurationError(f"`{name}` must be one of {words}, got {value!r}", "leave it out")
+        self.dirpath = Path(dirpath)
+        self.precision: Precision = precision
+        self.target: Target = target
+        self.strict = strict
+        self.store = None if store is None else Path(store)
+        self.bundle: Bundle | None = None
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage != "fit" or not trainer.is_global_zero:
+            return
+        self.bundle = None
+        try:
+            require_free(self.dirpath, overwrite=True)
+            self._store(trainer)
+        except LightningMPError as error:
+            self._fail(error)
+
+    @override
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        try:
+            self.bundle = export_bundle(
+                self._trained(trainer, pl_module),
+                self.dirpath,
+                store=self._store(trainer),
+                precision=self.precision,
+                overwrite=True,
+            )
+        except Exception as error:
+            self._fail(error)
+            return
+        used = self.bundle.manifest.precision["used"]
+        rank_zero_info(f"`OnnxExport` wrote the bundle `{self.dirpath}` ({used}): lightning-mp serve {self.dirpath}")
+        for logger in trainer.loggers:
+            logger.log_metrics(self._parity(self.bundle), step=trainer.global_step)
+
+    def _trained(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> nn.Module:
+        best = getattr(trainer.checkpoint_callback, "best_model_path", "")
+        if not best or not Path(best).is_file():  # a sharded checkpoint is a folder
+            return pl_module
+        state: dict[str, Any] = torch.load(best, map_location="cpu", weights_only=True)["state_dict"]
+        module = inference_copy(pl_module)
+        module.load_state_dict({name.replace("_orig_mod.", ""): tensor for name, tensor in state.items()})
+        return module
+
+    def _store(self, trainer: pl.Trainer) -> FeatureStore:
+        if self.store is not None:
+            return FeatureStore(self.store)
+        store = getattr(getattr(trainer, "datamodule", None), "store", None)
+        if not isinstance(store, FeatureStore):
+            raise ConfigurationError(
+                "`OnnxExport` found no feature store: the Trainer has no datamodule with a `store`",
+                "pass `datamodule=RankingDataModule(...)` to `fit`, or `store=` to the callback",
+            )
+        return store
+
+    def _fail(self, error: Exception) -> None:
+        if self.strict:
+            raise error
+        problem, hint = (
+            (error.problem, error.hint) if isinstance(error, LightningMPError) else (repr(error), "report it")
+        )
+        rank_zero_warn(f"`OnnxExport` wrote no bundle: {problem}\n\nhint: {hint}", category=LightningMPWarning)
+
+    @staticmethod
+    def _parity(bundle: Bundle) -> dict[str, float]:
+        report = json.loads((bundle.path / PARITY).read_text(encoding="utf-8"))
+        metrics = {
+            "parity/max_logit_difference": report["logit"]["max"],
+            "parity/p99_logit_difference": report["logit"]["p99"],
+            "parity/top_10_overlap": report["ranking"]["overlap_mean"],
+            "parity/auc_difference": report["auc"]["difference"],
+        }
+        return {name: value for name, value in metrics.items() if value is not None}
