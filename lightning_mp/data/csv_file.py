@@ -58,6 +58,11 @@ class CsvFile:
             raise DataError(f"`{self.path}` holds no header that can be read", "its first line must name the columns")
         self.header = tuple(fields(head[records.starts[0] : records.ends[0]], self.dialect))
 
+    @property
+    def delimiter(self) -> str:
+        """What its fields are cut at."""
+        return self.dialect.delimiter
+
     def blocks(self, names: Sequence[str]) -> Iterator[Block]:
         """Read some columns.
 

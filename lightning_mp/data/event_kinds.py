@@ -104,9 +104,10 @@ class EventKinds:
         more = f" and {len(self.unknown) - 5:,} more" if len(self.unknown) > 5 else ""
         known = ", ".join(f"{kind} {count:,}" for kind, count in self.counts.most_common()) or "none"
         word = self.unknown.most_common(1)[0][0]
-        near = (get_close_matches(fold(word), EVENT_KINDS, 1, cutoff=0.5) or ["order"])[0]
+        near = get_close_matches(fold(word), EVENT_KINDS, 1, cutoff=0.5)
+        to_kind = f"as in `{fold(word)}: {near[0]}`" if near else "to the kind that it is"
         raise DataError(
             f"`{file}`, column `{column}`: unknown kinds of event: {', '.join(shown)}{more}; known rows: {known}; "
             f"kinds are {', '.join(EVENT_KINDS)}",
-            f"map each in `event_map`, as in `{fold(word)}: {near}`, or as `{fold(word)}: {IGNORE}` to drop its rows",
+            f"map each in `event_map`, {to_kind}, or as `{fold(word)}: {IGNORE}` to drop its rows",
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from lightning_mp.data.event_kinds import EventKinds
 from lightning_mp.data.input_file import file_kind
 from lightning_mp.data.parquet_file import ParquetFile
 from lightning_mp.data.rejects import Rejects
+from lightning_mp.data.required_columns import require_columns
 from lightning_mp.data.typed_rows import TypedRows
 from lightning_mp.errors import ConfigurationError, DataError
 
@@ -100,7 +100,7 @@ def read_events(
     _refuse_clash(columns, attributes)
     reader = ParquetFile(file) if file_kind(file) == "parquet" else CsvFile(file, dialect, rejects)
     names = list(dict.fromkeys([*columns.source_columns().values(), *attributes]))
-    _require_columns(file, reader.header, columns, names, None if isinstance(reader, ParquetFile) else dialect)
+    require_columns(file, reader.header, names, columns, delimiter=reader.delimiter)
     kinds = EventKinds(event_map or {})
     rows = TypedRows(columns, attributes, kinds, rejects, dialect)
     tables, told = [], 0.0
@@ -116,9 +116,7 @@ def read_events(
     rejects.require_share(str(file), reader.rows_seen, max_bad_share)
     table = pa.concat_tables(tables).combine_chunks()
     if not table.num_rows:
-        ignored = ", ".join(f"`{word}` {count:,}" for word, count in kinds.ignored.most_common(5))
-        problem = f"`{file}`: none of {reader.rows_seen:,} rows was kept (ignored: {ignored or 'none'})"
-        raise DataError(problem, "map the kinds that count in `event_map`")
+        raise _nothing_kept(file, reader.rows_seen, kinds, rejects)
     return EventLog(
         table=table,
         rejects=rejects.table(),
@@ -141,29 +139,7 @@ def _refuse_clash(columns: Columns, attributes: Mapping[str, ColumnType]) -> Non
             raise ConfigurationError(problem, f"rename the column `{name}` in the file")
 
 
-def _require_columns(
-    file: Path, header: tuple[str, ...], columns: Columns, names: list[str], dialect: CsvDialect | None
-) -> None:
-    there = ", ".join(f"`{name}`" for name in header)
-    missing = [name for name in names if name not in header]
-    if missing and dialect is not None and len(header) == 1:
-        for other, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"), (",", "commas")):
-            if other != dialect.delimiter and other in header[0]:
-                written = "\\t" if other == "\t" else other
-                problem = (
-                    f"`{file}` has one column when cut at `{dialect.delimiter}`; its header holds {word}: {header[0]}"
-                )
-                raise DataError(problem, f"declare the delimiter: `csv.delimiter: '{written}'`")
-    if missing:
-        roles = {name: f"columns.{role}" for role, name in columns.source_columns().items()}
-        wanted = ", ".join(f"`{name}` ({roles.get(name, 'a feature or label')})" for name in missing)
-        word = "column" if len(missing) == 1 else "columns"
-        near = max(header, key=lambda name: SequenceMatcher(None, missing[0].casefold(), name.casefold()).ratio())
-        raise DataError(
-            f"`{file}` has no {word} {wanted}; it has {there}", f"the nearest to `{missing[0]}` is `{near}`"
-        )
-    twice = [name for name in names if header.count(name) > 1]
-    if twice:
-        raise DataError(
-            f"`{file}` has {header.count(twice[0])} columns called `{twice[0]}`; it has {there}", "rename one"
-        )
+def _nothing_kept(file: Path, rows: int, kinds: EventKinds, rejects: Rejects) -> DataError:
+    ignored = ", ".join(f"`{word}` {count:,}" for word, count in kinds.ignored.most_common(4)) or "none"
+    problem = f"`{file}`: none of {rows:,} rows was kept; rejected: {rejects.summary() or 'none'}; ignored: {ignored}"
+    return DataError(problem, "map the kinds that count in `event_map`" if kinds.ignored else "mend the file")

@@ -44,6 +44,11 @@ class ParquetFile:
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from error
 
+    @property
+    def delimiter(self) -> None:
+        """None: a Parquet file is not cut."""
+        return
+
     def blocks(self, names: Sequence[str]) -> Iterator[Block]:
         """Read some columns.
 

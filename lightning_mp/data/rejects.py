@@ -87,13 +87,16 @@ class Rejects:
             return
         line, column, value, reason = min(self._rows)
         of = f"column `{column}`: {value!r} {reason}" if column else f"the row {reason}: {value!r}"
-        counts = "; ".join(
-            f"{count:,} x {f'`{name}` ' if name else ''}{why}" for (name, why), count in self.reasons.most_common(4)
-        )
         raise DataError(
             f"`{file}`: {self.total:,} of {rows:,} rows are bad ({self.total / rows:.3%}, allowed are "
-            f"{max_bad_share:.3%}); first at line {line:,}, {of}; all: {counts}",
+            f"{max_bad_share:.3%}); first at line {line:,}, {of}; all: {self.summary()}",
             self._hint(self.total / rows),
+        )
+
+    def summary(self) -> str:
+        """The four most common reasons with their counts, in one line; empty when nothing was rejected."""
+        return "; ".join(
+            f"{count:,} x {f'`{name}` ' if name else ''}{why}" for (name, why), count in self.reasons.most_common(4)
         )
 
     def _hint(self, share: float) -> str:

@@ -1,0 +1,115 @@
+"""Features of labelled rows: fitted on the training part, encoded for all parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_mp.data.columns import Columns
+from lightning_mp.data.feature_spec import FeatureSpec
+from lightning_mp.data.numeric_column import fit_numeric
+from lightning_mp.data.vocabulary import Vocabulary
+from lightning_mp.errors import DataError
+from lightning_mp.schema import Feature
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureColumn:
+    """One feature, ready for the store.
+
+    Attributes:
+        feature: Its entry in the schema.
+        values: (N,) int32 vocabulary rows, or float64 numbers after the transform.
+        vocabulary: Of an indexed feature.
+        note: One line on how it came out.
+    """
+
+    feature: Feature
+    values: npt.NDArray[np.int32] | npt.NDArray[np.float64]
+    vocabulary: Vocabulary | None
+    note: str
+
+
+def feature_columns(
+    specs: Sequence[FeatureSpec], table: pa.Table, training: Mask, columns: Columns
+) -> list[FeatureColumn]:
+    """Fit and encode features.
+
+    Args:
+        specs: As declared.
+        table: (N) labelled rows, columns as in `EventLog.table`.
+        training: (N,) rows of the training part; nothing else is fitted on.
+        columns: Where the file kept what.
+
+    Returns:
+        One entry a spec, in their order.
+
+    Raises:
+        DataError: A column holds nothing, or something its rule refuses.
+    """
+    made = []
+    for spec in specs:
+        name = spec.table_column(columns)
+        if name is None:
+            made.append(_calendar(spec, table["time"], columns.time_zone or "UTC"))
+        elif spec.kind == "numeric":
+            feature, values, note = fit_numeric(spec, table[name], table["row"], training)
+            made.append(FeatureColumn(feature=feature, values=values, vocabulary=None, note=note))
+        else:
+            made.append(_indexed(spec, table[name], training))
+    return made
+
+
+def _indexed(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> FeatureColumn:
+    if spec.missing_rule == "refuse" and values.null_count:
+        problem = f"feature `{spec.name}` is missing in {values.null_count:,} of {len(values):,} rows"
+        raise DataError(problem, "fill the column, or use `missing: unknown`")
+    encoded = values.combine_chunks().dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    words = encoded.dictionary.to_pylist()
+    counts = np.bincount(codes[training & (codes >= 0)], minlength=len(words))
+    seen = np.flatnonzero(counts)
+    vocabulary = Vocabulary.from_counts(
+        [words[code] for code in seen.tolist()],
+        counts[seen].tolist(),
+        min_count=spec.min_count,
+        max_size=spec.max_size,
+    )
+    # The last place, which a code of -1 points to, is the missing value's.
+    row_of = np.append(vocabulary.encode(words), np.int32(0)).astype(np.int32)
+    rows = row_of[codes]
+    known = float(np.mean(rows[training] > 0))
+    unseen = float(np.mean(rows[~training] == 0)) if not training.all() else 0.0
+    note = f"{vocabulary.size:,} rows, {known:.1%} of training rows known, {unseen:.1%} of later rows unknown"
+    source = "int64" if pa.types.is_integer(values.type) else "string"
+    return FeatureColumn(feature=_feature(spec, source, vocabulary), values=rows, vocabulary=vocabulary, note=note)
+
+
+def _calendar(spec: FeatureSpec, time: pa.ChunkedArray, zone: str) -> FeatureColumn:
+    local = pc.local_timestamp(time.cast(pa.timestamp("us", tz="UTC")).cast(pa.timestamp("us", tz=zone)))
+    values = pc.hour(local) if spec.of == "hour" else pc.day_of_week(local)
+    # All values that there are, seen or not: the clock is known beforehand.
+    vocabulary = Vocabulary(list(range(24 if spec.of == "hour" else 7)))
+    rows = (values.to_numpy() + 1).astype(np.int32)
+    note = f"{vocabulary.size} rows, the {spec.of} in {zone}"
+    return FeatureColumn(feature=_feature(spec, "int64", vocabulary), values=rows, vocabulary=vocabulary, note=note)
+
+
+def _feature(spec: FeatureSpec, source: str, vocabulary: Vocabulary) -> Feature:
+    return Feature(
+        name=spec.name,
+        kind=spec.kind,
+        role=spec.role,
+        source_dtype=source,
+        stored_dtype="int32",
+        vocabulary_size=vocabulary.size,
+        vocabulary_digest=vocabulary.digest,
+        missing=spec.missing_rule,
+    )

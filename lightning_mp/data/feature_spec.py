@@ -1,0 +1,94 @@
+"""FeatureSpec: a feature as a recipe declares it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lightning_mp.data.columns import Columns
+from lightning_mp.errors import ConfigurationError
+from lightning_mp.schema import Missing, TransformKind
+
+Calendar = Literal["hour", "weekday"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureSpec:
+    """A feature as a recipe declares it; what is fitted comes from the training part alone.
+
+    Args:
+        name: Its name in the schema and in requests.
+        kind: `id` (the user's or the item's key, by `role`), `categorical`, or `numeric`.
+        role: What it describes; `weight` makes a numeric column the weight of each row in the loss.
+        column: Column of the log; the feature's name when left out. An `id` takes the mapped user or item column.
+        of: Takes the value from the row's own time: `hour` (0 to 23) or `weekday` (0 is Monday), for `categorical`.
+        transform: Of a `numeric` one (`lightning_mp.data.transforms`); `zscore` when left out.
+        missing: What stands in for a missing value: `unknown` (row 0) for ids and categories, else `mean` of the
+            training part, `constant`, or `refuse`. Left out: `unknown`, and `mean` for numbers.
+        missing_value: The number for `missing: constant`, before the transform.
+        dtype: How a `numeric` one is stored. `auto`: float16 where the transformed training column survives it.
+        min_count: Training rows a category must have to get a row of its own.
+        max_size: Rows of the embedding table at most.
+        source: Type of a `categorical` one in the log; `auto` is text in a CSV and the file's own type in Parquet.
+
+    Raises:
+        ConfigurationError: Settings that do not go together.
+    """
+
+    name: str
+    kind: Literal["id", "categorical", "numeric"]
+    role: Literal["user", "item", "context", "weight"] = "context"
+    column: str | None = None
+    of: Calendar | None = None
+    transform: TransformKind | None = None
+    missing: Missing | None = None
+    missing_value: float | None = None
+    dtype: Literal["auto", "float16", "float32"] = "auto"
+    min_count: int = 1
+    max_size: int | None = None
+    source: Literal["auto", "string", "int64"] = "auto"
+
+    def __post_init__(self) -> None:
+        numeric = self.kind == "numeric"
+        allowed = ("mean", "constant", "refuse") if numeric else ("unknown", "refuse")
+        faults = {
+            "an `id` needs role `user` or `item`": self.kind == "id" and self.role not in ("user", "item"),
+            "`role: weight` needs kind `numeric`": self.role == "weight" and not numeric,
+            "`of` needs kind `categorical` and no `column`": self.of is not None
+            and (self.kind != "categorical" or self.column is not None),
+            "`transform` is for kind `numeric`": self.transform is not None and not numeric,
+            "`dtype` is for kind `numeric`; ids and categories are int32": self.dtype != "auto" and not numeric,
+            f"`missing` must be one of {', '.join(allowed)}": self.missing is not None and self.missing not in allowed,
+            "`missing: constant` needs `missing_value`": self.missing == "constant" and self.missing_value is None,
+            "`missing_value` needs `missing: constant`": self.missing != "constant" and self.missing_value is not None,
+            "`min_count` must be at least 1": self.min_count < 1,
+            "`max_size` must be at least 2": self.max_size is not None and self.max_size < 2,
+        }
+        for fault, found in faults.items():
+            if found:
+                raise ConfigurationError(f"feature `{self.name}`: {fault}", "change its entry in `features`")
+
+    @property
+    def missing_rule(self) -> Missing:
+        """The rule for missing values, the default filled in."""
+        if self.role == "weight":
+            return self.missing or "refuse"
+        return self.missing or ("mean" if self.kind == "numeric" else "unknown")
+
+    def source_column(self, columns: Columns) -> str | None:
+        """The file's column that the feature is read from; `None` for one made from the time."""
+        if self.of is not None:
+            return None
+        if self.kind == "id" and self.column is None:
+            return columns.user if self.role == "user" else columns.item
+        return self.column or self.name
+
+    def table_column(self, columns: Columns) -> str | None:
+        """The column of an `EventLog`'s table: that of a mapped role where the file's column is mapped."""
+        source = self.source_column(columns)
+        mapped = {columns.user: "user", columns.item: "item"}
+        if columns.value is not None:
+            mapped[columns.value] = "value"
+        if self.kind == "id":
+            mapped |= {columns.user: "user"} if self.role == "user" else {columns.item: "item"}
+        return None if source is None else mapped.get(source, source)

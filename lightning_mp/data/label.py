@@ -1,0 +1,99 @@
+"""What a row is labelled with: an event that followed it, a number that reached a threshold, or a preference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from lightning_mp.data.durations import duration_us
+from lightning_mp.data.event_kinds import EVENT_KINDS
+from lightning_mp.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLabel:
+    """Whether an event happened.
+
+    In the wide form the event's flag is the label of each row. In the long form each row of kind `per` is labelled 1
+    when the same user has an event of kind `event` with the same item at its time or up to `within` after it.
+
+    Args:
+        event: The kind that counts, such as `click`.
+        per: Kind of the rows that are labelled (long form); `impression` where the log has any, else `view`.
+        within: Length of the window after the row (long form): `30min`, `12h`, `7d`.
+
+    Raises:
+        ConfigurationError: A kind or a length of time that does not exist, or `per` is `event`.
+    """
+
+    event: str
+    per: str | None = None
+    within: str = "1d"
+
+    def __post_init__(self) -> None:
+        _require_kinds({"label.event": self.event, **({} if self.per is None else {"label.per": self.per})})
+        duration_us(self.within, name="label.within")
+        if self.per == self.event:
+            raise ConfigurationError(f"`label.per` and `label.event` are both `{self.event}`", "label another kind")
+
+    @property
+    def name(self) -> str:
+        """Name of the label column."""
+        return self.event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueLabel:
+    """Whether a number reached a threshold, such as a rating of 4; rows without the number are not used.
+
+    Args:
+        value: Column of the number.
+        at_least: Smallest value that is labelled 1.
+    """
+
+    value: str
+    at_least: float
+
+    @property
+    def name(self) -> str:
+        """Name of the label column."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceLabel:
+    """How much a user wanted an item: the highest weight of the pair's events, over the highest weight there is.
+
+    Args:
+        preference: Weight of each kind, from 0 on; kinds that are not named weigh 0.
+
+    Raises:
+        ConfigurationError: A kind that does not exist, a negative weight, or none above 0.
+
+    Source:
+        The weights order 1, cart 0.5, click 0.1 are a usual choice for shops, not a measurement.
+    """
+
+    preference: dict[str, float]
+
+    def __post_init__(self) -> None:
+        _require_kinds({f"label.preference.{kind}": kind for kind in self.preference})
+        wrong = {kind: weight for kind, weight in self.preference.items() if not 0 <= weight < float("inf")}
+        if wrong or not any(self.preference.values()):
+            problem = f"`label.preference` needs weights from 0 on and one above 0, got {self.preference}"
+            raise ConfigurationError(problem, "use {order: 1.0, cart: 0.5, click: 0.1}")
+
+    @property
+    def name(self) -> str:
+        """Name of the label column."""
+        return "preference"
+
+
+Label: TypeAlias = EventLabel | ValueLabel | PreferenceLabel
+
+
+def _require_kinds(kinds: dict[str, str]) -> None:
+    for where, kind in kinds.items():
+        if kind not in EVENT_KINDS:
+            problem = f"`{where}`: {kind!r} is not a kind of event; there are {', '.join(EVENT_KINDS)}"
+            raise ConfigurationError(problem, "use one of these names")
