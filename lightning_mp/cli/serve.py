@@ -10,9 +10,7 @@ from pathlib import Path
 
 from lightning_mp.bundle import SAMPLES, Bundle
 from lightning_mp.cli.argument_parser import CommandParser
-from lightning_mp.export.sample_inputs import read_samples
 from lightning_mp.optional import require
-from lightning_mp.serve.columns import MISSING, shown
 
 _PLAIN = {"BYTES": "a", "INT64": 0, "FP64": 0.0}
 
@@ -41,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     require("orjson", "serve")
 
     from lightning_mp.serve.app import ScoringApp
+    from lightning_mp.serve.columns import shown
     from lightning_mp.serve.scorer import Scorer
     from lightning_mp.serve.server import listen, scoring_server
 
@@ -62,6 +61,9 @@ def sample_row(bundle: Bundle) -> dict[str, object]:
     types = {spec.name: spec.datatype for spec in bundle.manifest.inputs}
     if SAMPLES not in bundle.manifest.files:
         return {spec.name: _PLAIN[spec.datatype] for spec in bundle.manifest.inputs}
+    from lightning_mp.export.sample_inputs import read_samples
+    from lightning_mp.serve.columns import MISSING
+
     columns, _ = read_samples(bundle.path / SAMPLES, bundle.manifest.inputs)
     row = {name: values[:1].tolist()[0] for name, values in columns.items() if len(values)}
     return {name: value for name, value in row.items() if value != MISSING[types[name]] and not _is_nan(value)}
