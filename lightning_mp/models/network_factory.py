@@ -24,7 +24,7 @@ def build_network(factory: Callable[[FeatureSchema], nn.Module], schema: Feature
     name = _name(factory)
     try:
         inspect.signature(factory).bind(schema)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"network `{name}` cannot be built from a schema alone: {error}",
             "let its first parameter be `schema`, and give the others with `functools.partial` or `init_args`",

@@ -49,7 +49,7 @@ class RankingModule(pl.LightningModule):
     Raises:
         ConfigurationError: On use: there is no schema to build the network from, the network gives another shape than
             (B,), or a checkpoint of another class is loaded.
-        DataError: On use: labels are missing, or outside [0, 1].
+        DataError: On use: labels are missing, or outside [0, 1] (on a GPU, in the first batch of an epoch).
         SchemaError: On use: the store's schema is not the checkpoint's.
 
     Example:
@@ -140,25 +140,18 @@ class RankingModule(pl.LightningModule):
         return torch.sigmoid(logits)
 
     @override
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        # Here and not in the loss: the labels are still in main memory, so the look costs a GPU no wait.
-        if isinstance(batch, dict) and "labels" in batch and not self.trainer.predicting:
-            _check_labels(batch["labels"], self.task)
-        return batch
-
-    @override
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = self.loss(self._logits(batch), batch)
+        loss = self.loss(self._logits(batch, batch_idx), batch)
         self.log("train_loss", loss.detach(), prog_bar=True)
         return loss
 
     @override
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluate(batch, "val")
+        self._evaluate(batch, batch_idx, "val")
 
     @override
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluate(batch, "test")
+        self._evaluate(batch, batch_idx, "test")
 
     @override
     def predict_step(self, batch: Batch, batch_idx: int) -> Batch:
@@ -198,7 +191,7 @@ class RankingModule(pl.LightningModule):
             self.schema.require_equal(schema, here="the data", there="the checkpoint")
         self.build(schema)
 
-    def _logits(self, batch: Batch) -> Tensor:
+    def _logits(self, batch: Batch, batch_idx: int) -> Tensor:
         logits, labels = self(batch), batch.get("labels")
         if labels is None:
             raise DataError("the batch has no `labels`", "train on a store that was prepared with a `label`")
@@ -207,11 +200,14 @@ class RankingModule(pl.LightningModule):
                 f"the network gave logits of shape {tuple(logits.shape)}, the labels have {tuple(labels.shape)}",
                 "let `forward` return one logit a row, shape (B,)",
             )
+        # A look at a GPU's labels makes it wait, so there only the first batch of an epoch is looked at.
+        if batch_idx == 0 or labels.device.type == "cpu":
+            _check_labels(labels, self.task)
         wide: Tensor = logits.float()
         return wide
 
-    def _evaluate(self, batch: Batch, stage: str) -> None:
-        logits, labels = self._logits(batch), batch["labels"]
+    def _evaluate(self, batch: Batch, batch_idx: int, stage: str) -> None:
+        logits, labels = self._logits(batch, batch_idx), batch["labels"]
         self.log(f"{stage}_loss", self.loss(logits, batch), batch_size=len(labels), sync_dist=True)
         self._metric(stage, "log_loss").update(logits, labels)
         self._metric(stage, "auc").update(logits, labels if self.task == "click" else (labels > 0).float())

@@ -1,0 +1,190 @@
+"""RankingDataModule: from an event log to batches, by way of a feature store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from lightning_mp.data.columns import Columns
+from lightning_mp.data.csv_dialect import CsvDialect
+from lightning_mp.data.feature_spec import FeatureSpec
+from lightning_mp.data.label import EventLabel, PreferenceLabel, ValueLabel
+from lightning_mp.data.prepare import prepare
+from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.data.store.store_manifest import StoreManifest
+from lightning_mp.data.synthetic.settings import SyntheticLog
+from lightning_mp.data.time_split import TimeSplit
+from lightning_mp.datamodules.index_sampler import IndexSampler
+from lightning_mp.datamodules.store_dataset import StoreDataset
+from lightning_mp.errors import ConfigurationError, DataError
+from lightning_mp.schema import FeatureSchema
+
+SYNTHETIC = "synthetic"
+"""As `path`: the log is drawn, not read."""
+
+
+class RankingDataModule(pl.LightningDataModule):
+    """From an event log to batches, by way of a feature store that is made once and mapped from then on.
+
+    Batches are dicts: `ids` (B, F) int32, `dense` (B, D) float16 or float32, `labels` (B,) float32, `group` (B,) int64
+    (the user's code in `store.users()`), `row` (B,) int64 (row of the log), `weight` (B,) float32 where there is one;
+    in prediction also `target` (B,) int64, the item's code in `store.items()`. Columns are in schema order.
+
+    Training rows come in an order that the seed and the epoch give, and nothing else; the other parts in the order of
+    the store. The last batch of an epoch is shorter; a single left-over row, which batch normalisation refuses, joins
+    the batch before it. Over several processes each takes its share of one common order.
+
+    Args:
+        path: The log, a CSV or Parquet file; `"synthetic"` draws one (`synthetic`) beside the store. Left out, the
+            store is used as it stands.
+        store: Folder of the store. It is made, or made anew, when the log or the settings below changed.
+        columns: Where the log keeps what.
+        label: What a row is labelled with: `{event: click}`, `{value: rating, at_least: 4}`, or
+            `{preference: {order: 1.0, cart: 0.5, click: 0.1}}`.
+        features: In the order of the model's inputs.
+        event_map: Kind of each word of the log that is not a kind itself.
+        split: Where the parts begin.
+        csv: How a CSV file is written.
+        max_bad_share: Share in [0, 1] of rows that may be rejected.
+        on_overflow: What becomes of a float16 feature that holds too large a number: refuse, float32, or clip.
+        synthetic: Settings of the synthetic log.
+        batch_size: Rows a batch, in each process.
+        seed: Of the order of the training rows.
+
+    Raises:
+        ConfigurationError: A log without columns, label or features, or `batch_size` below 1.
+        DataError: In `prepare_data`: the log cannot be used as it is. In a loader: the part has no rows.
+        ArtifactError: The store is missing or damaged, or cannot be written.
+
+    Example:
+        >>> import tempfile, pyarrow as pa
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = FeatureStore(folder).write(pa.table({"price": [1.0, 2.0, 3.0], "stars": [5.0, 4.0, 3.0]}))
+        >>> data = RankingDataModule(store=folder, batch_size=2)
+        >>> [len(batch["row"]) for batch in data.train_dataloader()]
+        [3]
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        store: str,
+        columns: Columns | None = None,
+        label: EventLabel | ValueLabel | PreferenceLabel | None = None,
+        features: list[FeatureSpec] | None = None,
+        event_map: dict[str, str | None] | None = None,
+        split: TimeSplit | None = None,
+        csv: CsvDialect | None = None,
+        max_bad_share: float = 0.001,
+        on_overflow: Literal["raise", "float32", "clip"] = "raise",
+        synthetic: SyntheticLog | None = None,
+        batch_size: int = 4096,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ConfigurationError(f"`batch_size` must be at least 1, got {batch_size}", "start with 4096")
+        given = {"columns": columns, "label": label, "features": features}
+        missing = [name for name, value in given.items() if not value]
+        if path is not None and missing:
+            raise ConfigurationError(f"`path` names a log, and `{missing[0]}` is missing", f"describe `{missing[0]}`")
+        self.path = path
+        self.store = FeatureStore(store)
+        self.columns = columns
+        self.label = label
+        self.features = features
+        self.event_map = event_map
+        self.split = split
+        self.csv = csv
+        self.max_bad_share = max_bad_share
+        self.on_overflow = on_overflow
+        self.synthetic = synthetic
+        self.batch_size = batch_size
+        self.seed = seed
+        self._manifest: StoreManifest | None = None
+
+    @property
+    def schema(self) -> FeatureSchema:
+        """Schema of the store that the batches come from."""
+        return self._opened().schema
+
+    @property
+    def log_path(self) -> Path | None:
+        """The log that the store is made from; `None` for a store that is used as it stands."""
+        if self.path == SYNTHETIC:
+            return self.store.path.with_name(f"{self.store.path.name}-log.parquet")
+        return None if self.path is None else Path(self.path)
+
+    @override
+    def prepare_data(self) -> None:
+        log, columns, label, features = self.log_path, self.columns, self.label, self.features
+        if log is None or columns is None or label is None or features is None:
+            return
+        if self.path == SYNTHETIC:
+            (self.synthetic or SyntheticLog()).write(log)
+        prepare(
+            log,
+            self.store,
+            columns=columns,
+            label=label,
+            features=features,
+            event_map=self.event_map,
+            split=self.split,
+            csv=self.csv,
+            max_bad_share=self.max_bad_share,
+            on_overflow=self.on_overflow,
+            progress=rank_zero_info,
+        )
+
+    @override
+    def setup(self, stage: str) -> None:
+        # One version for the whole run: another process may write a newer one meanwhile.
+        self._manifest = self.store.manifest
+
+    @override
+    def train_dataloader(self) -> DataLoader[dict[str, Tensor]]:
+        return self._loader("train", shuffle=True)
+
+    @override
+    def val_dataloader(self) -> DataLoader[dict[str, Tensor]] | list[DataLoader[dict[str, Tensor]]]:
+        return self._loader("validation") if self._opened().rows("validation") else []
+
+    @override
+    def test_dataloader(self) -> DataLoader[dict[str, Tensor]]:
+        return self._loader("test")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[dict[str, Tensor]]:
+        return self._loader("test", with_items=True)
+
+    def _opened(self) -> StoreManifest:
+        if self._manifest is None:
+            self._manifest = self.store.manifest
+        return self._manifest
+
+    def _loader(self, split: str, *, shuffle: bool = False, with_items: bool = False) -> DataLoader[dict[str, Tensor]]:
+        manifest, trainer = self._opened(), self.trainer
+        if not manifest.rows(split):
+            raise DataError(f"the store `{self.store.path}` has no {split} rows", "change `split`")
+        dataset = StoreDataset(self.store.load(split, manifest.version), with_items=with_items)
+        sampler = IndexSampler(
+            len(dataset),
+            batch_size=self.batch_size,
+            shuffle=shuffle,
+            seed=self.seed,
+            num_replicas=1 if trainer is None else trainer.world_size,
+            rank=0 if trainer is None else trainer.global_rank,
+        )
+        on_gpu = trainer is not None and trainer.strategy.root_device.type == "cuda"
+        # The generator is for the loader's own draws: without one it would take numbers from the global stream, and a
+        # run with a validation loader would train otherwise than one without.
+        generator = torch.Generator().manual_seed(self.seed)
+        return DataLoader(dataset, sampler=sampler, batch_size=None, pin_memory=on_gpu, generator=generator)
