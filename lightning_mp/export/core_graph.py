@@ -70,7 +70,8 @@ def write_core(module: nn.Module, schema: FeatureSchema, sample: Mapping[str, Te
     _check_answer(scorer, sample)
     axes = tuple({0: "batch"} for _ in sample)
     try:
-        with _quiet():
+        # A caller's autocast would be traced into the graph, and its casts stay there.
+        with _quiet(), torch.autocast("cpu", enabled=False):
             program = torch.onnx.export(
                 scorer, tuple(sample.values()), dynamo=True, opset_version=OPSET, verbose=False,
                 input_names=list(sample), output_names=["logit", "score"], dynamic_shapes=(axes,),
@@ -93,7 +94,7 @@ def write_core(module: nn.Module, schema: FeatureSchema, sample: Mapping[str, Te
 
 def _check_answer(scorer: Scorer, sample: Mapping[str, Tensor]) -> None:
     rows = len(next(iter(sample.values())))
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.autocast("cpu", enabled=False):
         answers = scorer(*sample.values())
     for name, answer in zip(("logit", "score"), answers, strict=True):
         if answer.shape != (rows,) or answer.dtype != torch.float32:

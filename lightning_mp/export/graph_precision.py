@@ -34,12 +34,6 @@ def refuse_half_arithmetic(path: Path, tables: frozenset[str]) -> None:
     """
     import onnx
 
-    for name, kind in initializer_types(path).items():
-        if kind in _HALF and name not in tables:
-            raise ConfigurationError(
-                f"initializer `{name}` is {kind} in the exported graph, and the policy computes in float32",
-                "let `forward` make its constants in float32",
-            )
     for node in _load(path).graph.node:
         for attribute in node.attribute:
             if node.op_type == "Cast" and onnx.TensorProto.DataType.Name(attribute.i) in _HALF:
@@ -48,6 +42,12 @@ def refuse_half_arithmetic(path: Path, tables: frozenset[str]) -> None:
                     "autocast region of its own, or casts by itself",
                     "leave autocast to the Trainer's precision plugin",
                 )
+    for name, kind in initializer_types(path).items():
+        if kind in _HALF and name not in tables:
+            raise ConfigurationError(
+                f"initializer `{name}` is {kind} in the exported graph, and the policy computes in float32",
+                "let `forward` make its constants in float32, without an autocast region of its own",
+            )
 
 
 def _load(path: Path) -> Any:
