@@ -6,6 +6,7 @@ import ast
 import importlib
 import re
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -79,15 +80,22 @@ def test_what_is_private_to_a_file_stays_in_it():
     assert not found
 
 
+def public_functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in tree(path).body:
+        inside = node.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_") else [node]
+        for function in inside:
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                marks = {ast.unparse(mark) for mark in function.decorator_list}
+                if (function.name == "__init__" or not function.name.startswith("_")) and "override" not in marks:
+                    yield function
+
+
 def test_no_public_signature_swallows_keywords():
     found = [
-        f"{named(path)}:{node.lineno} {node.name}"
+        f"{named(path)}:{function.lineno} {function.name}"
         for path in SOURCES
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.args.kwarg is not None
-        and (node.name == "__init__" or not node.name.startswith("_"))
-        and not any(ast.unparse(mark) == "override" for mark in node.decorator_list)
+        for function in public_functions(path)
+        if function.args.kwarg is not None
     ]
     assert not found
 
