@@ -1,0 +1,163 @@
+"""`lightning-mp fit | validate | test | predict`: LightningCLI on a recipe, with readable errors and honest ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from typing_extensions import override
+
+from lightning_mp.errors import ConfigurationError
+from lightning_mp.running import checkpoint_options, recipe
+from lightning_mp.running.recipe_parser import RecipeParser
+from lightning_mp.running.report import report
+from lightning_mp.running.score_writer import write_scores
+
+_EVALUATES = ("validate", "test", "predict")
+
+
+class RecipeCLI(LightningCLI):
+    """LightningCLI for recipes: any LightningModule with any LightningDataModule, by `class_path`.
+
+    It runs the command in its constructor, as LightningCLI does. `fit` ends with the best checkpoint on the test part,
+    beside baselines; `validate`, `test` and `predict` need a checkpoint, and refuse an option that the checkpoint would
+    override. A recipe without a logger gets a CSV one in `trainer.default_root_dir`, checkpoints beside it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            parser_class=RecipeParser,
+            seed_everything_default=42,
+            save_config_callback=None if sys.argv[1:2][0] in _EVALUATES else SaveConfigCallback,
+        )
+
+    @override
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        return super().init_parser(**{"allow_abbrev": False, **kwargs})
+
+    @override
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        if isinstance(self.parser, RecipeParser) and isinstance(parser, RecipeParser):
+            self.parser.commands = (*self.parser.commands, parser)
+        if sys.argv[1:2] == ["predict"]:
+            parser.add_argument(
+                "--output",
+                type=str | None,
+                default=None,
+                help="Parquet file for the scores; by default `scores.parquet` in `trainer.default_root_dir`.",
+            )
+
+    @override
+    def before_instantiate_classes(self) -> None:
+        settings = self.config[self.subcommand]
+        checkpoint = settings.get("ckpt_path")
+        if self.subcommand in _EVALUATES and checkpoint is None:
+            raise ConfigurationError(
+                f"`{self.subcommand}` needs a checkpoint: a model that was never trained would be measured",
+                "pass `--ckpt_path FILE`; `lightning-mp fit` says at its end where its best one is",
+            )
+        if checkpoint is not None:
+            checkpoint_options.require_unchanged(checkpoint, settings.get("model"), sys.argv[2:])
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._terminate)
+
+    @override
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        settings = self.config_init[self.subcommand]["trainer"]
+        if settings.get("logger") in (None, True) and not settings.get("barebones"):
+            folder = settings.get("default_root_dir") or "runs"
+            kwargs["logger"] = CSVLogger(folder, name=None) if self.subcommand == "fit" else False
+        return super().instantiate_trainer(**kwargs)
+
+    def after_fit(self) -> None:
+        """Test the best checkpoint and say where everything is."""
+        if self.trainer.received_sigterm:
+            raise SIGTERMException
+        report(self.trainer, self.model, self.datamodule)
+
+    def predict(self, model: LightningModule, **kwargs: Any) -> None:
+        """Write the scores as Parquet instead of keeping them in memory."""
+        kwargs["return_predictions"] = False
+        output = self.config[self.subcommand].get("output")
+        default = Path(self.trainer.default_root_dir) / "scores.parquet"
+        path = write_scores(self.trainer, model, Path(output) if output else default, **kwargs)
+        print(f"scores: {path}")  # noqa: T201 (the answer of the command)
+
+    def _terminate(self, number: int, frame: object) -> None:  # noqa: ARG002
+        trainer = getattr(self, "trainer", None)
+        if trainer is None or not trainer.received_sigterm:  # where Lightning saw it first, it ends the step in order
+            raise SystemExit(143)
+
+
+def main(argv: list[str]) -> int:
+    """Run one command on a recipe.
+
+    Args:
+        argv: The command (`fit`, `validate`, `test` or `predict`), then its arguments. `--config` takes the path of a
+            recipe or the name of a shipped one.
+
+    Returns:
+        The exit code: 0 done, 2 a refused setting, 130 interrupted, 143 terminated.
+
+    Raises:
+        LightningMPError: What was asked for cannot be done; its `exit_code` is the command's.
+        SystemExit: The parser ends the command: 0 after `--help`, 2 after one line on what it refused.
+    """
+    with _command_line([argv[0], *_with_recipes(argv[1:])]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")  # batches are gathered, not loaded
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)  # of torch, in Lightning
+        warnings.filterwarnings(
+            "ignore", message=".*dirpath has changed.*"
+        )  # a checkpoint is measured, none is written
+        try:
+            cli = RecipeCLI()
+        except SIGTERMException:
+            return 143
+        except SystemExit as end:
+            if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns it into an exit with code 1
+                return 130
+            raise
+    return 143 if cli.trainer.received_sigterm else 0
+
+
+def _with_recipes(arguments: list[str]) -> list[str]:
+    """The arguments with the path of each recipe in place of its name."""
+    found = list(arguments)
+    for index, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option not in ("--config", "-c"):
+            continue
+        if equals:
+            found[index] = f"{option}={recipe.find(value)}"
+        elif index + 1 < len(arguments):
+            found[index + 1] = str(recipe.find(arguments[index + 1]))
+    return found
+
+
+@contextmanager
+def _command_line(arguments: list[str]) -> Iterator[None]:
+    """LightningCLI warns about arguments that it is given, so they stand in `sys.argv` while it runs."""
+    before = sys.argv
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    sys.argv = ["lightning-mp", *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = before
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

@@ -1,0 +1,160 @@
+"""One line for a setting that was refused: file, line, key, and what may have been meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import yaml
+
+from lightning_mp.running.parse_failure import ParseFailure, read
+from lightning_mp.running.setting_names import classes_beside, settings_of
+from lightning_mp.running.yaml_position import Position, Step, locate
+
+
+def explain(message: str, *, recipes: Sequence[Path], options: Iterable[str], arguments: Sequence[str]) -> str:
+    """Say in one line what is wrong with a recipe or a command line.
+
+    Args:
+        message: What the parser says.
+        recipes: Files given with `--config`, in order.
+        options: Names of all settings at the top of a recipe and of the trainer.
+        arguments: The command line, without the command.
+
+    Returns:
+        `file:line: what is wrong; what may have been meant`, without the file where the command line is at fault.
+    """
+    failure = read(message)
+    place = _in_recipes(failure, recipes)
+    hint = _hint(failure, list(options))
+    if place is not None:
+        file, position = place
+        return f"{file}:{position.line}: {_problem(failure, position.path)}{hint}"
+    broken = _broken_yaml(recipes)
+    if broken is not None:
+        return broken
+    return f"{_problem(failure, _typed(failure, arguments))}{hint}"
+
+
+def _problem(failure: ParseFailure, shown: str) -> str:
+    owner = next((f" of `{s.name.rpartition('.')[2]}`" for s in reversed(failure.steps) if s.kind == "class"), "")
+    if failure.reason == "unknown":
+        return f"`{shown}` is not an option{owner}"
+    if failure.reason == "missing":
+        return f"`{shown}` is required{owner and f' by {owner[4:]}'} and missing"
+    if failure.reason == "value":
+        return f"`{shown}` cannot be {failure.value!r}: {_plain(failure.detail)}"
+    if failure.reason == "class":
+        return f"`{shown}`: {failure.detail}"
+    return failure.detail
+
+
+def _plain(detail: str) -> str:
+    """`Expected a <class 'int'>` as `expected int`."""
+    for old, new in (("Expected a ", "expected "), ("<class '", ""), ("'>", ""), ("typing.", "")):
+        detail = detail.replace(old, new)
+    return detail
+
+
+def _hint(failure: ParseFailure, options: list[str]) -> str:
+    if failure.reason == "missing":
+        top = next((step.name for step in failure.steps if step.kind == "key"), "")
+        dotted = f"{top}.{failure.name}" if top else failure.name
+        return f"; pass `--{dotted} VALUE`, or write it into the recipe" if top else "; pass a recipe with `--config`"
+    if failure.reason == "class":
+        class_path = next((s.name for s in reversed(failure.steps) if s.kind == "class"), failure.name)
+        name = class_path.rpartition(".")[2]
+        return _near(name, classes_beside(class_path), "; did you mean `{}`?")
+    if failure.reason != "unknown":
+        return ""
+    owners = [index for index, step in enumerate(failure.steps) if step.kind == "class"]
+    group = [part for step in failure.steps[owners[-1] + 1 :] for part in step.name.split(".")] if owners else []
+    *inner, name = failure.name.split(".") if failure.option else (*group, failure.name)
+    if not owners:
+        return _near(failure.name, options, "; did you mean `--{}`?" if failure.option else "; did you mean `{}`?")
+    name = name.partition(".")[0]
+    return _near(name, settings_of(failure.steps[owners[-1]].name, inner), "; did you mean `{}`?")
+
+
+def _near(name: str, names: Sequence[str], template: str) -> str:
+    near = get_close_matches(name, names, n=1) or [longer for longer in names if name and longer.startswith(name)]
+    return template.format(near[0]) if near else ""
+
+
+def _in_recipes(failure: ParseFailure, recipes: Sequence[Path]) -> tuple[Path, Position] | None:
+    """The place of the setting; of a missing one, the object that lacks it."""
+    for file in reversed(recipes):
+        try:
+            position = _position(failure, file)
+        except (yaml.YAMLError, OSError, UnicodeDecodeError):
+            continue
+        if position is not None:
+            return file, position
+    return None
+
+
+def _position(failure: ParseFailure, file: Path) -> Position | None:
+    if failure.reason in ("missing", "class"):
+        owner = locate(file, failure.steps) if failure.steps else None
+        if owner is None or not owner.path:
+            return None
+        return Position(
+            owner.line, f"{owner.path}.class_path" if failure.reason == "class" else _joined(owner, failure)
+        )
+    if failure.reason == "value":
+        return locate(file, failure.steps, failure.value) or _short(failure, file)
+    if failure.reason == "unknown" and failure.option is None:
+        return _longest(file, failure)
+    return None
+
+
+def _joined(owner: Position, failure: ParseFailure) -> str:
+    inside = ".init_args" if failure.steps[-1].kind == "class" else ""
+    return f"{owner.path}{inside}.{failure.name}"
+
+
+def _short(failure: ParseFailure, file: Path) -> Position | None:
+    """A list or mapping as value: its text in the message is Python's, so the key alone must do."""
+    return locate(file, failure.steps) if (failure.value or "")[:1] in "[{(" else None
+
+
+def _longest(file: Path, failure: ParseFailure) -> Position | None:
+    """The parser names `netwrk.init_args.layers` where `netwrk` is what it does not know: the first part counts."""
+    parts = failure.name.split(".")
+    keys = range(1, len(parts) + 1) if failure.steps else range(len(parts), 0, -1)
+    for end in keys:
+        found = locate(file, (*failure.steps, Step("key", ".".join(parts[:end]))))
+        if found is not None:
+            return found
+    return None
+
+
+def _broken_yaml(recipes: Sequence[Path]) -> str | None:
+    for file in recipes:
+        try:
+            yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = mark.line + 1 if mark else 1
+            return f"{file}:{line}: this is not YAML: {error.problem}"
+        except yaml.YAMLError as error:
+            return f"{file}: this is not YAML: {str(error).splitlines()[0]}"
+        except UnicodeDecodeError as error:
+            return f"{file}: this is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
+    return None
+
+
+def _typed(failure: ParseFailure, arguments: Sequence[str]) -> str:
+    """The option as it was typed, where one fits; else the key path that the parser went down."""
+    if failure.option:
+        top = next((step.name for step in failure.steps if step.kind == "key"), "")
+        full = f"--{top}.{failure.name}" if top else failure.option
+        return full
+    keys = [step.name for step in failure.steps if step.kind == "key"]
+    last = failure.name.rpartition(".")[2] or (keys[-1].rpartition(".")[2] if keys else "")
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        if option.startswith("--") and option.rpartition(".")[2] == last:
+            return option
+    return ".".join([*keys, *([failure.name] if failure.name else [])])

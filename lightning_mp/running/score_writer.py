@@ -1,0 +1,95 @@
+"""Scores of a prediction run as one Parquet file, written as they come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, Any
+
+import lightning.pytorch as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from lightning.pytorch.callbacks import Callback
+from typing_extensions import override
+
+from lightning_mp.artifacts import replacing
+from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.errors import ConfigurationError
+
+
+def write_scores(trainer: pl.Trainer, model: pl.LightningModule, path: Path, **arguments: Any) -> Path:
+    """Run `trainer.predict` and write user, item and score of each row; raw keys, in the order of the rows.
+
+    Only one batch is held in memory. The file appears whole or, where the run fails or is killed, not at all: what
+    stood there before stays.
+
+    Args:
+        trainer: Of one process: each would write the same file.
+        model: Its `predict_step` gives `score` (B,), and `user` and `item` (B,) int64, codes of the store.
+        path: Parquet file.
+        arguments: Of `trainer.predict`.
+
+    Returns:
+        `path`.
+
+    Raises:
+        ConfigurationError: There are several processes, no store, or `predict_step` gives something else.
+        ArtifactError: The file cannot be written.
+    """
+    if trainer.world_size > 1:
+        raise ConfigurationError(
+            f"`predict` would write the scores of {trainer.world_size} processes to one file",
+            "use `trainer.devices: 1`",
+        )
+    store = getattr(arguments.get("datamodule"), "store", None)
+    if not isinstance(store, FeatureStore):
+        raise ConfigurationError(
+            "`predict` found no feature store: the keys of users and items are in it",
+            "use a datamodule with a `store`, such as `lightning_mp.RankingDataModule`",
+        )
+    with replacing(path) as file:
+        writer = _ScoreWriter(file, store)
+        trainer.callbacks.append(writer)
+        try:
+            trainer.predict(model, **arguments)
+            writer.close()
+        finally:
+            trainer.callbacks.remove(writer)
+    return path
+
+
+class _ScoreWriter(Callback):
+    def __init__(self, file: IO[bytes], store: FeatureStore) -> None:
+        self._file = file
+        self._store = store
+        self._keys: dict[str, pa.Array] = {}
+        self._writer: pq.ParquetWriter | None = None
+
+    @override
+    def on_predict_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        missing = [name for name in ("user", "item", "score") if not hasattr(outputs, "keys") or name not in outputs]
+        if missing:
+            raise ConfigurationError(
+                f"`{type(pl_module).__name__}.predict_step` gave no `{missing[0]}`",
+                "let it return a dict with `user`, `item` and `score`, each (B,)",
+            )
+        if not self._keys:
+            self._keys = {"user": self._store.users(), "item": self._store.items()}
+        columns = {name: keys.take(pa.array(outputs[name].cpu().numpy())) for name, keys in self._keys.items()}
+        table = pa.table({**columns, "score": outputs["score"].float().cpu().numpy()})
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        if self._writer is None:
+            empty = pa.schema([("user", pa.string()), ("item", pa.string()), ("score", pa.float32())])
+            self._writer = pq.ParquetWriter(self._file, empty)
+        self._writer.close()
