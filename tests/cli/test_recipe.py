@@ -30,6 +30,7 @@ def test_a_recipe_is_shown_and_copied_byte_for_byte(checkout, capsys, tmp_path):
         assert capsys.readouterr().out == f"{name}.yaml\n"
         assert (tmp_path / f"{name}.yaml").read_text(encoding="utf-8") == expected
         assert main(["copy", name, "mine/other.yaml"]) == 0
+        assert capsys.readouterr().out == "mine/other.yaml\n"
         assert (tmp_path / "mine" / "other.yaml").read_text(encoding="utf-8") == expected
         (tmp_path / "mine" / "other.yaml").unlink()
 
