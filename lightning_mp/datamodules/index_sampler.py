@@ -21,7 +21,7 @@ class IndexSampler(DistributedSampler[Any]):
     It draws from a generator of its own, never from the global one. Over several processes each takes every
     `num_replicas`-th row of one common order; in training the rows beyond a multiple of `num_replicas` sit out an
     epoch (others in the next), in evaluation every row is met exactly once. A last batch of a single row, which batch
-    normalisation refuses, joins the one before it; that also gives all processes the same number of batches.
+    normalisation refuses, joins the one before it. All processes have the same number of batches.
 
     It is a `DistributedSampler` so that Lightning leaves it in place and tells it the epoch.
 
@@ -68,8 +68,8 @@ class IndexSampler(DistributedSampler[Any]):
 
     @override
     def __len__(self) -> int:
-        rows = len(range(self.rank, self._used(), self.num_replicas))
-        full, rest = divmod(rows, self.batch_size)
+        # From the smallest share: a process with a row more takes it in its last batch, and none has a batch more.
+        full, rest = divmod(self.rows // self.num_replicas, self.batch_size)
         return max(full + (rest > (1 if full else 0)), 1)
 
     def _used(self) -> int:

@@ -216,7 +216,7 @@ class RankingModule(pl.LightningModule):
         for name in ("auc", "log_loss"):
             metric = self._metric(stage, name)
             key, value, reason = f"{stage}_{name}", metric.compute(), metric.reason
-            self.log(key, value, prog_bar=name == "auc")
+            self.log(key, value, prog_bar=name == "auc", sync_dist=True)  # equal on all processes already
             metric.reset()
             if reason is not None and not self.trainer.sanity_checking and key not in self._warned:
                 self._warned.add(key)

@@ -91,7 +91,7 @@ def fitted(tmp_path, data, module=None, **more):
 
 
 PRECISIONS = {
-    "float32": lambda: {},
+    "float32": dict,
     "bfloat16": lambda: {"precision": "bf16-mixed"},
     "float16": lambda: {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))]},
 }
@@ -266,7 +266,7 @@ def test_mistakes_of_a_network_are_named(tmp_path, data):
         fitted(tmp_path, data, RankingModule(Wide))
     with pytest.raises(ConfigurationError, match="network `Wide` cannot be built from a schema alone"):
         fitted(tmp_path, data, RankingModule(partial(Wide, width=3)))
-    with pytest.raises(ConfigurationError, match="network `.*<lambda>` gave a int"):
+    with pytest.raises(ConfigurationError, match=r"network `.*<lambda>` gave a int"):
         fitted(tmp_path, data, RankingModule(lambda schema: 3))
     with pytest.raises(ConfigurationError, match="`task` must be 'click' or 'preference', got 'clicks'"):
         RankingModule(SMALL, task="clicks")

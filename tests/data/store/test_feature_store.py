@@ -92,9 +92,9 @@ def by_source_row(loaded, values):
 
 @pytest.mark.parametrize("memory_map", [True, False])
 def test_every_cell_comes_back_as_numpy_would_store_it(store, parts, memory_map):
-    for split, written in parts.items():
+    for split, part in parts.items():
         loaded = store.load(split, memory_map=memory_map)
-        written = written.take(np.argsort(written["@row"].to_numpy()))
+        written = part.take(np.argsort(part["@row"].to_numpy()))
         taste = written["taste"].combine_chunks().flatten().to_numpy().reshape(-1, 3)
         dense = np.column_stack([written["price"], written["age"], taste]).astype(np.float32)
         halves = [0, 2, 3, 4]
@@ -328,7 +328,7 @@ def test_a_file_cut_short_is_refused_at_opening(store):
     part = store.path / "v000001" / "part-00000.arrow"
     loaded = store.load()
     os.truncate(part, part.stat().st_size - 8)
-    with pytest.raises(ArtifactError, match="part-00000.arrow` has .* bytes, its manifest says"):
+    with pytest.raises(ArtifactError, match=r"part-00000.arrow` has .* bytes, its manifest says"):
         store.load("test")
     with pytest.raises(ArtifactError, match="its manifest says"):
         _ = loaded.dense
