@@ -18,7 +18,8 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from lightning_mp.errors import ConfigurationError
-from lightning_mp.running import checkpoint_options, recipe
+from lightning_mp.running import checkpoint_options
+from lightning_mp.running.command_line import command_line, with_recipes
 from lightning_mp.running.recipe_parser import RecipeParser
 from lightning_mp.running.report import report
 from lightning_mp.running.score_writer import write_scores
@@ -89,12 +90,25 @@ class RecipeCLI(LightningCLI):
             raise SIGTERMException
         report(self.trainer, self.model, self.datamodule)
 
-    def predict(self, model: LightningModule, **kwargs: Any) -> None:
+    def predict(
+        self,
+        model: LightningModule,
+        datamodule: LightningDataModule | None = None,
+        ckpt_path: str | None = None,
+        weights_only: bool | None = None,
+        return_predictions: bool | None = None,  # noqa: ARG002 (an option of Lightning's; they are written instead)
+    ) -> None:
         """Write the scores as Parquet instead of keeping them in memory."""
-        kwargs["return_predictions"] = False
         output = self.config[self.subcommand].get("output")
         default = Path(self.trainer.default_root_dir) / "scores.parquet"
-        path = write_scores(self.trainer, model, Path(output) if output else default, **kwargs)
+        path = write_scores(
+            self.trainer,
+            model,
+            datamodule,
+            Path(output) if output else default,
+            ckpt_path=ckpt_path,
+            weights_only=weights_only,
+        )
         print(f"scores: {path}")  # noqa: T201 (the answer of the command)
 
     def _terminate(self, number: int, frame: object) -> None:  # noqa: ARG002
@@ -117,12 +131,10 @@ def main(argv: list[str]) -> int:
         LightningMPError: What was asked for cannot be done; its `exit_code` is the command's.
         SystemExit: The parser ends the command: 0 after `--help`, 2 after one line on what it refused.
     """
-    with _command_line([argv[0], *_with_recipes(argv[1:])]), warnings.catch_warnings():
+    with command_line([argv[0], *with_recipes(argv[1:])]), _own_signals(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")  # batches are gathered, not loaded
         warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)  # of torch, in Lightning
-        warnings.filterwarnings(
-            "ignore", message=".*dirpath has changed.*"
-        )  # a checkpoint is measured, none is written
+        warnings.filterwarnings("ignore", message=".*dirpath has changed.*")  # of checkpoints: none is written
         try:
             cli = RecipeCLI()
         except SIGTERMException:
@@ -134,30 +146,13 @@ def main(argv: list[str]) -> int:
     return 143 if cli.trainer.received_sigterm else 0
 
 
-def _with_recipes(arguments: list[str]) -> list[str]:
-    """The arguments with the path of each recipe in place of its name."""
-    found = list(arguments)
-    for index, argument in enumerate(arguments):
-        option, equals, value = argument.partition("=")
-        if option not in ("--config", "-c"):
-            continue
-        if equals:
-            found[index] = f"{option}={recipe.find(value)}"
-        elif index + 1 < len(arguments):
-            found[index + 1] = str(recipe.find(arguments[index + 1]))
-    return found
-
-
 @contextmanager
-def _command_line(arguments: list[str]) -> Iterator[None]:
-    """LightningCLI warns about arguments that it is given, so they stand in `sys.argv` while it runs."""
-    before = sys.argv
+def _own_signals() -> Iterator[None]:
+    """Put the handlers back: ours, and that of SIGINT, which Lightning ignores once it has been pressed."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    sys.argv = ["lightning-mp", *arguments]
     try:
         yield
     finally:
-        sys.argv = before
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, handler)

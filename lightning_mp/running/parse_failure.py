@@ -34,7 +34,7 @@ class ParseFailure:
     """What a parser refused.
 
     Args:
-        reason: An unknown name, a missing one, a value of the wrong type, a class that cannot be had, or something else.
+        reason: An unknown name, a missing one, a value of a wrong type, a class that is not there, or more.
         steps: The way from the top of the recipe to the object or group that was being read.
         name: The setting, dotted where it lies deeper; empty where the failure names none.
         detail: What the parser says of it.
@@ -51,7 +51,7 @@ class ParseFailure:
 
 
 def read(message: str) -> ParseFailure:
-    """Find the deepest complaint in a message.
+    r"""Find the deepest complaint in a message.
 
     jsonargparse answers a typo with the complaints of every type the setting might have had, nested as the settings
     are; the one that got furthest down is the one that understood what was meant.
@@ -63,7 +63,7 @@ def read(message: str) -> ParseFailure:
         The deepest complaint; of several equally deep ones the most specific, then the first.
 
     Example:
-        >>> failure = read("Parser key \\"trainer.max_steps\\":\\n  Expected a <class 'int'>. Got value: two")
+        >>> failure = read("Parser key \"trainer.max_steps\":\n  Expected a <class 'int'>. Got value: two")
         >>> failure.reason, [step.name for step in failure.steps], failure.value
         ('value', ['trainer.max_steps'], 'two')
     """

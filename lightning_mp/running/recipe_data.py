@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined]
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
-from lightning_mp.running import recipe
+from lightning_mp.running.command_line import command_line, with_recipes
 from lightning_mp.running.recipe_parser import RecipeParser
 
 
@@ -35,36 +33,10 @@ def recipe_datamodule(command: str, arguments: Sequence[str]) -> LightningDataMo
     parser.add_lightning_class_args(Trainer, "trainer")
     for option in ("seed_everything", "ckpt_path", "weights_only", "optimizer", "lr_scheduler"):
         parser.add_argument(f"--{option}", type=Any, default=None, help="Of other commands; not used here.")
-    found = _with_recipes(arguments)
-    with _command_line([command, *found]):
+    found = with_recipes(arguments)
+    with command_line([command, *found]):
         settings = parser.parse_args(found)
         alone = Namespace(data=settings.data)  # type: ignore[no-untyped-call]
         build = getattr(parser, "instantiate", None) or parser.instantiate_classes  # renamed in jsonargparse 4.49
         data: LightningDataModule = build(alone).data
     return data
-
-
-def _with_recipes(arguments: Sequence[str]) -> list[str]:
-    """The arguments with the path of each recipe in place of its name."""
-    found, named = [], False
-    for argument in arguments:
-        option, equals, value = argument.partition("=")
-        if named:
-            found.append(str(recipe.find(argument)))
-        elif equals and option in ("--config", "-c"):
-            found.append(f"{option}={recipe.find(value)}")
-        else:
-            found.append(argument)
-        named = not named and argument in ("--config", "-c")
-    return found
-
-
-@contextmanager
-def _command_line(arguments: list[str]) -> Iterator[None]:
-    """The parser tells what was typed from `sys.argv`."""
-    before = sys.argv
-    sys.argv = ["lightning-mp", *arguments]
-    try:
-        yield
-    finally:
-        sys.argv = before

@@ -99,9 +99,8 @@ def _position(failure: ParseFailure, file: Path) -> Position | None:
         owner = locate(file, failure.steps) if failure.steps else None
         if owner is None or not owner.path:
             return None
-        return Position(
-            owner.line, f"{owner.path}.class_path" if failure.reason == "class" else _joined(owner, failure)
-        )
+        path = f"{owner.path}.class_path" if failure.reason == "class" else _joined(owner, failure)
+        return Position(owner.line, path)
     if failure.reason == "value":
         return locate(file, failure.steps, failure.value) or _short(failure, file)
     if failure.reason == "unknown" and failure.option is None:
@@ -149,8 +148,7 @@ def _typed(failure: ParseFailure, arguments: Sequence[str]) -> str:
     """The option as it was typed, where one fits; else the key path that the parser went down."""
     if failure.option:
         top = next((step.name for step in failure.steps if step.kind == "key"), "")
-        full = f"--{top}.{failure.name}" if top else failure.option
-        return full
+        return f"--{top}.{failure.name}" if top else failure.option
     keys = [step.name for step in failure.steps if step.kind == "key"]
     last = failure.name.rpartition(".")[2] or (keys[-1].rpartition(".")[2] if keys else "")
     for argument in arguments:

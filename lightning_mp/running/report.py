@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+
+from lightning_mp.callbacks.onnx_export import OnnxExport
 
 
 def report(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.LightningDataModule) -> None:
@@ -16,7 +19,8 @@ def report(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.Lightn
         datamodule: What it was trained on.
     """
     best = getattr(trainer.checkpoint_callback, "best_model_path", "") or None
-    bundles = [bundle for callback in trainer.callbacks if (bundle := getattr(callback, "bundle", None)) is not None]
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it elsewhere
+    bundles = [callback.bundle for callback in callbacks if isinstance(callback, OnnxExport) and callback.bundle]
     trainer.test(model, datamodule=datamodule, ckpt_path=best, verbose=False)
     lines = [f"checkpoint: {_shown(best)}" if best else "checkpoint: none was kept"]
     for bundle in bundles:

@@ -16,7 +16,15 @@ from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.errors import ConfigurationError
 
 
-def write_scores(trainer: pl.Trainer, model: pl.LightningModule, path: Path, **arguments: Any) -> Path:
+def write_scores(
+    trainer: pl.Trainer,
+    model: pl.LightningModule,
+    datamodule: pl.LightningDataModule | None,
+    path: Path,
+    *,
+    ckpt_path: str | None = None,
+    weights_only: bool | None = None,
+) -> Path:
     """Run `trainer.predict` and write user, item and score of each row; raw keys, in the order of the rows.
 
     Only one batch is held in memory. The file appears whole or, where the run fails or is killed, not at all: what
@@ -25,8 +33,10 @@ def write_scores(trainer: pl.Trainer, model: pl.LightningModule, path: Path, **a
     Args:
         trainer: Of one process: each would write the same file.
         model: Its `predict_step` gives `score` (B,), and `user` and `item` (B,) int64, codes of the store.
+        datamodule: Has a `store`.
         path: Parquet file.
-        arguments: Of `trainer.predict`.
+        ckpt_path: Of `trainer.predict`, as the next.
+        weights_only: Whether the checkpoint may hold nothing but plain values and tensors.
 
     Returns:
         `path`.
@@ -40,7 +50,7 @@ def write_scores(trainer: pl.Trainer, model: pl.LightningModule, path: Path, **a
             f"`predict` would write the scores of {trainer.world_size} processes to one file",
             "use `trainer.devices: 1`",
         )
-    store = getattr(arguments.get("datamodule"), "store", None)
+    store = getattr(datamodule, "store", None)
     if not isinstance(store, FeatureStore):
         raise ConfigurationError(
             "`predict` found no feature store: the keys of users and items are in it",
@@ -48,12 +58,19 @@ def write_scores(trainer: pl.Trainer, model: pl.LightningModule, path: Path, **a
         )
     with replacing(path) as file:
         writer = _ScoreWriter(file, store)
-        trainer.callbacks.append(writer)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it elsewhere
+        callbacks.append(writer)
         try:
-            trainer.predict(model, **arguments)
+            trainer.predict(
+                model,
+                datamodule=datamodule,
+                ckpt_path=ckpt_path,
+                weights_only=weights_only,
+                return_predictions=False,
+            )
             writer.close()
         finally:
-            trainer.callbacks.remove(writer)
+            callbacks.remove(writer)
     return path
 
 
