@@ -76,15 +76,12 @@ def _double(values: pa.Array) -> Typed:
     numbers = values.cast(pa.float64(), safe=False)
     wrong = {}
     if pa.types.is_integer(values.type) and values.type.bit_width == 64:
-        limit = 2**53
-        wrong[_DOUBLE_DIGITS] = positions(pc.or_(pc.greater(values, limit), pc.less(values, _low(values, limit))))
+        wrong[_DOUBLE_DIGITS] = ~positions(pc.equal(numbers.cast(values.type, safe=False), values)) & positions(
+            pc.is_valid(values)
+        )
     wrong["is not finite"] = positions(pc.is_inf(numbers))
     numbers = pc.if_else(pc.is_nan(numbers), None, numbers)
     return _without(numbers, wrong)
-
-
-def _low(values: pa.Array, limit: int) -> int:
-    return 0 if pa.types.is_unsigned_integer(values.type) else -limit
 
 
 def _flags(values: pa.Array) -> Typed:
@@ -109,12 +106,15 @@ def _whole(values: pa.Array) -> Typed:
     present = ~np.isnan(numbers)
     limit = _EXACT_UNTIL[values.type]
     beyond = present & (np.abs(np.where(present, numbers, 0)) >= limit)
-    broken = present & ~beyond & (np.where(present, numbers, 0) % 1 != 0)
+    infinite = np.isinf(numbers)
+    beyond &= ~infinite
+    broken = present & ~beyond & (np.where(infinite | ~present, 0, numbers) % 1 != 0)
     wrong_by = {
-        f"may have lost its last digits in {values.type}": beyond,
+        "is not finite": infinite,
+        f"may have lost its last digits in float{values.type.bit_width}": beyond,
         "is not a whole number": broken,
     }
-    good = present & ~beyond & ~broken
+    good = present & ~infinite & ~beyond & ~broken
     whole = pa.array(np.where(good, numbers, 0).astype(np.int64), mask=~good)
     return Typed(whole, _named(wrong_by))
 

@@ -40,9 +40,8 @@ def utf8_chunks(path: Path, encoding: str, *, chunk_bytes: int = CHUNK) -> Itera
                 text = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
                 raise _undecodable(path, encoding, error, lines) from error
-            if first:
-                text = text.removeprefix("\ufeff")
-            first = False
+            if first and text:
+                text, first = text.removeprefix("\ufeff"), False
             if text:
                 yield text.encode("utf-8", "surrogatepass")
             if not chunk:
@@ -55,11 +54,11 @@ def _refuse_utf16(path: Path, head: bytes) -> None:
         if head.startswith(mark):
             problem = f"`{path}` is not utf-8: line 1 starts with the byte-order mark of UTF-16"
             raise DataError(problem, f"declare it with `csv.encoding: {name}`")
-    sample = head[:4096]
-    if sample.count(0) > len(sample) // 4:
-        odd = sample[1::2].count(0) >= sample[::2].count(0)
-        problem = f"`{path}` is not utf-8: line 1 is full of NUL bytes, as UTF-16 has them"
-        raise DataError(problem, f"declare it with `csv.encoding: utf-16-{'le' if odd else 'be'}`")
+    even, odd = head[:64:2], head[1:64:2]  # a header in UTF-16: every second byte is NUL, and no other
+    for nuls, letters, name in ((odd, even, "utf-16-le"), (even, odd, "utf-16-be")):
+        if len(head) >= 4 and not nuls.strip(b"\0") and 0 not in letters:
+            problem = f"`{path}` is not utf-8: line 1 has a NUL in every second byte, as UTF-16 has"
+            raise DataError(problem, f"declare it with `csv.encoding: {name}`")
 
 
 def _undecodable(path: Path, encoding: str, error: UnicodeDecodeError, lines: int) -> DataError:

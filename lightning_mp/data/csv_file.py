@@ -54,7 +54,7 @@ class CsvFile:
             records = self._cutter.cut(head, final=text is None)
             if len(records.starts) or len(head) > LONGEST_RECORD:
                 break
-        if not len(records.starts) or records.broken:
+        if not len(records.starts) or 0 in records.broken:
             raise DataError(f"`{self.path}` holds no header that can be read", "its first line must name the columns")
         self.header = tuple(fields(head[records.starts[0] : records.ends[0]], self.dialect))
 

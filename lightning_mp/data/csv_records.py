@@ -90,8 +90,8 @@ class RecordCutter:
     def _join(self, text: bytes, found: _Lines, *, final: bool) -> int:
         """Join lines that one record spans; returns how many lines are whole."""
         quotes = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == self.quote[0])
-        holders = np.unique(np.searchsorted(found.line_ends, quotes))
-        holders = holders[holders < len(found.starts)]
+        holders = np.searchsorted(found.line_ends, quotes)
+        holders = holders[(np.diff(holders, prepend=-1) > 0) & (holders < len(found.starts))]
         found.quoted[holders] = True
         starts, ends, free = found.starts.tolist(), found.ends.tolist(), 0
         for line in holders.tolist():

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from lightning_mp.data.iso_time import to_microseconds
 from lightning_mp.data.rejects import positions
+from lightning_mp.data.zone_clock import ZoneClock
 from lightning_mp.errors import DataError
 
 Mask = npt.NDArray[np.bool_]
@@ -110,23 +111,28 @@ class _Gathered:
 
     def local(self, naive: pa.Array, where: Mask, zone: str) -> None:
         """Times of a zone's clock; `naive` holds timestamps at `where`, elsewhere nulls."""
+        here = where & positions(pc.is_valid(naive))
+        if not here.any():
+            return
+        clock = _ticks(naive)[here]
         try:
-            early, late = (
-                pc.assume_timezone(naive, zone, ambiguous=side, nonexistent=side) for side in ("earliest", "latest")
-            )
-        except pa.ArrowInvalid:
+            instants, twice, never = ZoneClock(zone, clock).utc(clock)
+        except (ValueError, KeyError, OSError):
             self.mark(where, f"is in the zone {zone}, which does not exist")
             return
-        differs = positions(pc.not_equal(early, late))
-        twice = differs & positions(pc.equal(pc.local_timestamp(early), naive))
-        self.mark(twice, f"happens twice in {zone}: the clocks went back")
-        self.mark(differs & ~twice, f"does not exist in {zone}: the clocks went forward")
-        self.instants(early, where & ~differs, f"in {zone}")
+        for mask, reason in (
+            (twice, f"happens twice in {zone}: the clocks went back"),
+            (never, f"does not exist in {zone}: the clocks went forward"),
+        ):
+            marked = np.zeros_like(where)
+            marked[here] = mask
+            self.mark(marked, reason)
+        self.microseconds[here] = instants
+        self.formats[f"in {zone}"] += int(np.count_nonzero(~twice & ~never))
 
     def instants(self, stamps: pa.Array, where: Mask, name: str) -> None:
         found = positions(pc.is_valid(stamps)) & where
-        ticks = stamps.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-        self.microseconds[found] = ticks[found]
+        self.microseconds[found] = _ticks(stamps)[found]
         if found.any():
             self.formats[name] += int(found.sum())
 
@@ -147,8 +153,9 @@ def _texts(values: pa.Array, gathered: _Gathered) -> None:
     gathered.mark(rest, "is not a time (ISO text or an epoch)")
     if numeric.any():
         kind = pa.int64() if not positions(pc.match_substring(texts, ".")).any() else pa.float64()
-        numbers = pc.if_else(pa.array(numeric & (_length(texts) < 25)), texts, None)
-        gathered.epochs(_cast_numbers(numbers, kind), numeric)
+        short = numeric & (_length(texts) < 32)
+        gathered.mark(numeric & ~short, "is no epoch in any unit")
+        gathered.epochs(_cast_numbers(_only(texts, short), kind), short)
     if zoned.any():
         clean = pc.replace_substring_regex(_only(texts, zoned), r" ?(?:[Zz]|UTC|GMT)$", "Z")
         clean = pc.replace_substring_regex(clean, r" ([+-][\d:]+)$", r"\1")
@@ -178,6 +185,11 @@ def _timestamps(values: pa.Array, column: str, gathered: _Gathered) -> None:
         raise DataError(problem, "declare it with `columns.time_zone`, as in `time_zone: UTC`")
     else:
         gathered.local(stamps, where, gathered.time_zone)
+
+
+def _ticks(stamps: pa.Array) -> npt.NDArray[np.int64]:
+    ticks: npt.NDArray[np.int64] = stamps.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return ticks
 
 
 def _only(texts: pa.Array, where: Mask) -> pa.Array:

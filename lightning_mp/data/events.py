@@ -106,7 +106,7 @@ def read_events(
     tables, told = [], 0.0
     for block in reader.blocks(names):
         tables.append(rows.table(block))
-        if progress and block.done >= told + 0.1:
+        if progress and told + 0.1 <= block.done < 1:
             told = block.done
             progress(f"read {reader.rows_seen:,} rows of {file.name} ({told:.0%})")
     if not reader.rows_seen:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lightning_mp.data.columns import Columns
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.numeric_column import fit_numeric
 from lightning_mp.data.vocabulary import Vocabulary
+from lightning_mp.data.zone_clock import ZoneClock
 from lightning_mp.errors import DataError
 from lightning_mp.schema import Feature
 
 Mask = npt.NDArray[np.bool_]
+_HOUR_US: Final = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +95,13 @@ def _indexed(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> Feat
 
 
 def _calendar(spec: FeatureSpec, time: pa.ChunkedArray, zone: str) -> FeatureColumn:
-    local = pc.local_timestamp(time.cast(pa.timestamp("us", tz="UTC")).cast(pa.timestamp("us", tz=zone)))
-    values = pc.hour(local) if spec.of == "hour" else pc.day_of_week(local)
+    moments = np.asarray(time.to_numpy(), dtype=np.int64)
+    local = ZoneClock(zone, moments).local(moments)
+    # 1970-01-01 was a Thursday, day 3 of a week that starts on Monday.
+    values = local // _HOUR_US % 24 if spec.of == "hour" else (local // (24 * _HOUR_US) + 3) % 7
     # All values that there are, seen or not: the clock is known beforehand.
     vocabulary = Vocabulary(list(range(24 if spec.of == "hour" else 7)))
-    rows = (values.to_numpy() + 1).astype(np.int32)
+    rows = (values + 1).astype(np.int32)
     note = f"{vocabulary.size} rows, the {spec.of} in {zone}"
     return FeatureColumn(feature=_feature(spec, "int64", vocabulary), values=rows, vocabulary=vocabulary, note=note)
 

@@ -100,11 +100,13 @@ class Rejects:
         )
 
     def _hint(self, share: float) -> str:
-        whys = " ".join(reason for _, reason in self.reasons)
-        if "names no time zone" in whys:
-            return "declare the zone with `columns.time_zone`, as in `time_zone: Europe/Berlin`"
-        if "decimal comma" in whys:
-            return "declare it with `csv.decimal: ','`"
+        hints = {
+            "names no time zone": "declare the zone with `columns.time_zone`, as in `time_zone: Europe/Berlin`",
+            "decimal comma": "declare it with `csv.decimal: ','`",
+        }
+        for words, hint in hints.items():
+            if 2 * sum(count for (_, reason), count in self.reasons.items() if words in reason) > self.total:
+                return hint
         return f"mend the file, or allow this share with `max_bad_share: {np.ceil(share * 1000) / 1000:g}`"
 
 

@@ -76,7 +76,8 @@ def to_int64(texts: pa.Array) -> Typed:
         [7, 9007199254740993, 1, None]
     """
     trimmed = pc.utf8_trim_whitespace(texts)
-    numbers = _cast(trimmed, pa.int64(), _integer)
+    hexadecimal = positions(pc.match_substring(trimmed, "x", ignore_case=True))  # Arrow would read 0x10 as 16
+    numbers = _cast(pc.if_else(pa.array(hexadecimal), None, trimmed), pa.int64(), _integer)
     bad = positions(pc.and_(pc.is_valid(trimmed), pc.is_null(numbers)))
     return Typed(numbers, {"is not an integer of 64 bits": bad} if bad.any() else {})
 

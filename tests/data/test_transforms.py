@@ -1,0 +1,96 @@
+"""Transforms against plain Python floats, and each against its inverse."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_mp.data import transforms
+from lightning_mp.errors import ConfigurationError, DataError
+from lightning_mp.schema import Transform
+
+NUMBERS = st.lists(st.floats(-1e6, 1e6).map(lambda x: round(x, 3)), min_size=1, max_size=30)
+POSITIVE = st.lists(st.floats(0, 1e6).map(lambda x: round(x, 3)), min_size=1, max_size=30)
+
+
+def oracle(kind, values, x):
+    log = [math.log(max(v, 0.0) + 1.0) for v in values]
+    match kind:
+        case "zscore":
+            return (x - statistics.fmean(values)) / (statistics.pstdev(values) or 1.0)
+        case "linear":
+            return (x - (min(values) + max(values)) / 2) / ((max(values) - min(values)) / 2 or 1.0)
+        case "log1p":
+            return math.log(max(x, 0.0) + 1.0)
+        case "log1p_zscore":
+            spread = statistics.pstdev(log) if min(log) != max(log) else 0.0
+            return (math.log(max(x, 0.0) + 1.0) - statistics.fmean(log)) / (spread or 1.0)
+        case "signed_log":
+            return math.copysign(math.log(abs(x) + 1.0), x) if x else 0.0
+        case _:
+            return x
+
+
+@pytest.mark.parametrize("kind", ["none", "zscore", "linear", "signed_log"])
+@given(values=NUMBERS, others=NUMBERS)
+def test_equals_plain_python(kind, values, others):
+    transform = transforms.fit(kind, values)
+    expected = [oracle(kind, values, x) for x in others]
+    np.testing.assert_allclose(transforms.apply(transform, others), expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["log1p", "log1p_zscore"])
+@given(values=POSITIVE, others=NUMBERS)
+def test_equals_plain_python_for_logs(kind, values, others):
+    transform = transforms.fit(kind, values)
+    expected = [oracle(kind, values, x) for x in others]
+    np.testing.assert_allclose(transforms.apply(transform, others), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["none", "zscore", "linear", "log1p", "log1p_zscore", "signed_log"])
+@given(values=POSITIVE)
+def test_invert_undoes_apply(kind, values):
+    transform = transforms.fit(kind, values)
+    np.testing.assert_allclose(
+        transforms.invert(transform, transforms.apply(transform, values)), values, rtol=1e-9, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("kind", ["zscore", "linear", "log1p_zscore", "signed_log"])
+@pytest.mark.parametrize("constant", [0.0, 0.1, 3.14, 1e300])
+def test_a_constant_column_stays_finite(kind, constant):
+    transform = transforms.fit(kind, [constant] * 7)
+    assert np.isfinite(transforms.apply(transform, [constant, 0.0])).all()
+    if kind == "zscore":
+        assert transform.constants["std"] == 1.0
+
+
+def test_huge_values_do_not_overflow():
+    wide = transforms.fit("zscore", [1e300, -1e300])
+    assert transforms.apply(wide, [1e300]).tolist() == [1.0]
+    assert transforms.apply(transforms.fit("linear", [-1.7e308, 1.7e308]), [1.7e308]).tolist() == [1.0]
+
+
+def test_nan_stays_nan_and_the_input_is_left_alone():
+    values = np.array([1.0, np.nan])
+    for kind in ("none", "log1p", "signed_log"):
+        out = transforms.apply(Transform(kind=kind), values)
+        assert np.isnan(out[1])
+        out[0] = 9.0
+    assert values[0] == 1.0
+
+
+def test_refusals():
+    with pytest.raises(DataError, match=r"`log1p` is for numbers from 0 on, 1 are negative, the smallest -2"):
+        transforms.fit("log1p", [1.0, -2.0])
+    with pytest.raises(DataError, match="2 values are not finite"):
+        transforms.fit("zscore", [1.0, np.nan, np.inf])
+    with pytest.raises(DataError, match="there is not one value"):
+        transforms.fit("zscore", [])
+    with pytest.raises(ConfigurationError, match="`quantile` is not a transform"):
+        transforms.fit("quantile", [1.0])
