@@ -34,9 +34,9 @@ class LossScaleMonitor(Callback):
     without it. Nothing is read from the device but on the Trainer's logging steps and after a skip; with a fused
     optimizer a skip is known on the next logging step. A run without a gradient scaler is left alone.
 
-    After each skip, `events` has one more `OverflowEvent`. Its layers are known at once where the gradients still tell
-    them. They don't after an overflow in the forward pass, after clipping has spread a NaN over all gradients, and
-    with a fused optimizer; then the next 100 steps are traced, and the next skip has its layers.
+    Each skip is one more `OverflowEvent` in `events`. Its layers are known where the gradients still tell them. After
+    an overflow in the forward pass, after clipping has spread a NaN over all gradients, and with a fused optimizer
+    they don't; then the next 100 steps are traced, and the next skip among them has its layers.
 
     Args:
         min_scale: Loss scale below which it counts as collapsed.
@@ -46,11 +46,11 @@ class LossScaleMonitor(Callback):
         name_layers: Whether to look for the layers of an overflow.
 
     Attributes:
-        events: The last 256 skipped steps, the oldest first.
+        events: The last 256 skips, the oldest first.
         history: Counts of the run.
 
     Logs:
-        `loss_scale`: the scale, on the Trainer's logging steps, as all of them.
+        `loss_scale`: the scale; like all of them on the Trainer's logging steps.
         `loss_scale/log2`: its logarithm to base 2; -150 for a scale of zero.
         `loss_scale/skipped_steps`: optimizer steps skipped since the run began.
         `loss_scale/skip_rate`: their share of the steps tried, in [0, 1].
@@ -155,8 +155,6 @@ class LossScaleMonitor(Callback):
         )
         self._settle(trainer, pl_module, read_device=logging)
         if logging:
-            self.history.scale = self._watch.scale
-            self._judge(trainer)
             pl_module.log("loss_scale", self.history.scale)
             pl_module.log("loss_scale/log2", self.history.log2)
             pl_module.log("loss_scale/skipped_steps", float(self.history.skipped))
@@ -166,10 +164,7 @@ class LossScaleMonitor(Callback):
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._watch is not None:
-            self._settle(trainer, pl_module, read_device=True)
-            self.history.scale = self._watch.scale
-            self._judge(trainer)
+        self._settle(trainer, pl_module, read_device=True)
         self._release()
 
     @override
@@ -203,7 +198,10 @@ class LossScaleMonitor(Callback):
                 self.events.append(self._event(trainer, pl_module, watch, attempt, scale))
                 if not read_device:
                     self.history.scale = watch.scale
-                self._judge(trainer)
+                    self._judge(trainer)
+        if read_device:
+            self.history.scale = watch.scale
+            self._judge(trainer)
 
     def _event(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, watch: StepWatch, attempt: StepAttempt, scale: float
