@@ -126,6 +126,9 @@ class RankingDataModule(pl.LightningDataModule):
     @override
     def prepare_data(self) -> None:
         log, columns, label, features = self.log_path, self.columns, self.label, self.features
+        if log is None and columns is not None and not self.store.exists:
+            problem = f"`path` is missing: the settings describe a log, and there is no store `{self.store.path}` yet"
+            raise ConfigurationError(problem, "pass `--data.path FILE`, or `path=` in Python")
         if log is None or columns is None or label is None or features is None:
             return
         if self.path == SYNTHETIC:
