@@ -143,7 +143,7 @@ class Bundle:
             BundleError: One is missing, cut short, or altered, or lies outside the folder.
         """
         for name, entry in self.manifest.files.items():
-            if Path(name).name != name:
+            if Path(name).name != name or name == "..":
                 raise BundleError(
                     f"`{self.path}`: the manifest names `{name}`, which leaves the folder", "do not use it"
                 )

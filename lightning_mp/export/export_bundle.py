@@ -185,7 +185,7 @@ def _schema(module: nn.Module) -> FeatureSchema:
 
 
 def _manifest(module: nn.Module, schema: FeatureSchema, precision: dict[str, Any]) -> Manifest:
-    network = getattr(module, "network", None) or module
+    network = getattr(module, "network", module)  # no `or`: a compiled one refuses to be a truth value
     packages = ("torch", "onnx", "onnxscript", "onnxruntime", "numpy")
     return Manifest(
         schema=schema,

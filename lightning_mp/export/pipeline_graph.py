@@ -9,10 +9,14 @@ from lightning_mp.export.encoder_graph import DENSE, IDS
 
 PREFIX: Final = "model/"
 """Of the names that `model.onnx` has, inside `pipeline.onnx`."""
+_JOINTS: Final = {"ids": IDS, "dense": DENSE}
+_OUTPUTS: Final = ("logit", "score")
 
 
 def write_pipeline(encoder: Any, core: Path, path: Path) -> None:
     """Join the encoder and `model.onnx`; weights in a file beside `model.onnx` are shared, not copied.
+
+    `onnx.compose.merge_models` does nearly this, but looks for that file in the working directory.
 
     Args:
         encoder: An `onnx.ModelProto` as `encoder_graph` gives it.
@@ -21,22 +25,36 @@ def write_pipeline(encoder: Any, core: Path, path: Path) -> None:
     """
     import onnx
 
-    model = onnx.load(str(core), load_external_data=False)
-    joints = {entry.name: source for entry, source in _sources(model)}
-    merged = onnx.compose.merge_models(
-        encoder, model, io_map=[(source, name) for name, source in joints.items()], prefix2=PREFIX,
-        name="pipeline", producer_name="lightning_mp",
-    )  # fmt: skip
-    for output in merged.graph.output:
-        output.name = output.name.removeprefix(PREFIX)
-    outputs = {f"{PREFIX}{output.name}": output.name for output in merged.graph.output}
-    for node in merged.graph.node:
-        for names in (node.input, node.output):
-            names[:] = [outputs.get(name, name) for name in names]
+    model, merged = onnx.load(str(core), load_external_data=False), onnx.ModelProto()
+    merged.CopyFrom(encoder)
+    _rename(model.graph, {**_JOINTS, **{name: name for name in _OUTPUTS}})
+    graph = merged.graph
+    graph.name = "pipeline"
+    graph.node.extend(model.graph.node)
+    graph.initializer.extend(model.graph.initializer)
+    del graph.output[:]
+    graph.output.extend(model.graph.output)
+    merged.functions.extend(model.functions)
+    there = {opset.domain for opset in merged.opset_import}
+    merged.opset_import.extend(opset for opset in model.opset_import if opset.domain not in there)
+    merged.ir_version = max(encoder.ir_version, model.ir_version)
     path.write_bytes(merged.SerializeToString())
     onnx.checker.check_model(str(path), full_check=True)
 
 
-def _sources(model: Any) -> list[tuple[Any, str]]:
-    encoded = {"ids": IDS, "dense": DENSE}
-    return [(entry, encoded[entry.name]) for entry in model.graph.input]
+def _rename(graph: Any, fixed: dict[str, str]) -> None:
+    """Put `PREFIX` before every name of a graph and of the graphs inside its nodes, but for those in `fixed`."""
+
+    def renamed(name: str) -> str:
+        return fixed.get(name, f"{PREFIX}{name}") if name else ""  # an empty name is an input left out
+
+    for entries in (graph.input, graph.output, graph.initializer, graph.value_info):
+        for entry in entries:
+            entry.name = renamed(entry.name)
+    for node in graph.node:
+        node.name = f"{PREFIX}{node.name}"
+        for names in (node.input, node.output):
+            names[:] = [renamed(name) for name in names]
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                _rename(inner, fixed)

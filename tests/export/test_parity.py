@@ -98,7 +98,7 @@ def test_differences_of_saturated_logits_are_relative():
 
 def test_few_rows_and_one_class_are_reported_and_not_judged():
     rng = np.random.default_rng()
-    few = comparison(lambda x: rng.permutation(x), rows=60).report()
+    few = comparison(rng.permutation, rows=60).report()
     assert few["auc"]["difference"] is None or few["auc"]["enough"] is False
     verdicts = {verdict["path"]: verdict["value"] for verdict in judge(few, "fp16-storage")}
     assert verdicts["auc.difference"] is None

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lightning_mp import bundle as bundles
+from lightning_mp.bundle import Bundle, Manifest, RawInput, require_free, seal, writing
+from lightning_mp.errors import ArtifactError, BundleError
+from lightning_mp.schema import Feature, FeatureSchema
+
+PRICE = Feature(name="price", kind="numeric", role="item", source_dtype="double", stored_dtype="float16",
+                missing="mean", missing_value=3.5)  # fmt: skip
+MANIFEST = Manifest(
+    schema=FeatureSchema(features=(PRICE,)),
+    inputs=(RawInput(name="price", datatype="FP64"),),
+    precision={"policy": "fp32", "initializers": {"w": "FLOAT"}},
+)
+
+
+def write(folder: Path, *, overwrite: bool = False, content: bytes = b"weights") -> Bundle:
+    with writing(folder, overwrite=overwrite) as temporary:
+        (temporary / "model.onnx").write_bytes(content)
+        (temporary / "model.onnx.data").write_bytes(os.urandom(100))
+        seal(temporary, MANIFEST)
+    return Bundle.open(folder)
+
+
+def test_what_was_sealed_is_read_back(tmp_path):
+    bundle = write(tmp_path / "b")
+    assert replace(bundle.manifest, files={}) == MANIFEST
+    assert sorted(bundle.manifest.files) == ["model.onnx", "model.onnx.data"]
+    assert bundle.model == tmp_path / "b" / "model.onnx"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b"]
+
+
+def test_manifests_go_round_json():
+    assert Manifest.from_json(MANIFEST.to_json()) == MANIFEST
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "names no format"),
+        ("{}", "names no format"),
+        (json.dumps({"format": 2}), "is of format 2, this package reads up to 1"),
+        (json.dumps({"format": 1}), "lacks a field"),
+        (json.dumps({**json.loads(MANIFEST.to_json()), "colour": "red"}), "holds an unknown one: .*colour"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_refused(text, words):
+    with pytest.raises(BundleError, match=words):
+        Manifest.from_json(text)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
+def test_every_flipped_bit_and_every_cut_is_found(tmp_path, name):
+    write(tmp_path / "b")
+    path = tmp_path / "b" / name
+    whole = path.read_bytes()
+    for bit in range(0, len(whole) * 8, 7):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(BundleError, match="does not match its digest"):
+            Bundle.open(tmp_path / "b")
+    path.write_bytes(whole[:-1])
+    with pytest.raises(BundleError, match=f"has {len(whole) - 1} bytes, its manifest says {len(whole)}"):
+        Bundle.open(tmp_path / "b", verify=False)
+    path.unlink()
+    with pytest.raises(BundleError, match=rf"{name}` is missing \(expected {len(whole)} bytes\)"):
+        Bundle.open(tmp_path / "b")
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "sub/file", ".."])
+def test_a_manifest_that_leaves_its_folder_is_refused(tmp_path, name):
+    write(tmp_path / "b")
+    path = tmp_path / "b" / "manifest.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "files": {name: {"size": 1, "sha256": "0" * 64}}}))
+    with pytest.raises(BundleError, match="leaves the folder"):
+        Bundle.open(tmp_path / "b")
+
+
+def test_a_symbolic_link_is_refused(tmp_path):
+    write(tmp_path / "b")
+    data = tmp_path / "b" / "model.onnx.data"
+    data.rename(tmp_path / "elsewhere")
+    data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BundleError, match="is a symbolic link"):
+        Bundle.open(tmp_path / "b")
+
+
+def test_a_folder_without_manifest_never_appears(tmp_path):
+    with pytest.raises(BundleError, match=r"without a `manifest\.json`"), writing(tmp_path / "b") as folder:
+        (folder / "model.onnx").write_bytes(b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_on_the_way_leaves_the_old_bundle(tmp_path):
+    before = write(tmp_path / "b", content=b"old").manifest.files
+    def interrupted() -> None:
+        with writing(tmp_path / "b", overwrite=True) as folder:
+            (folder / "model.onnx").write_bytes(b"new")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
+    assert Bundle.open(tmp_path / "b").manifest.files == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b"]
+    assert write(tmp_path / "b", overwrite=True, content=b"new").model.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("step", ["model", "seal", "exchange"])
+def test_a_kill_leaves_the_old_bundle_whole_and_the_next_writer_clears_up(tmp_path, step):
+    code = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from lightning_mp import artifacts
+from lightning_mp.bundle import Manifest, seal, writing
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+if {step!r} == "exchange":
+    artifacts._exchange = die
+with writing({str(tmp_path / "b")!r}, overwrite=True) as folder:
+    (folder / "model.onnx").write_bytes(b"new")
+    if {step!r} == "model": die()
+    seal(folder, Manifest.from_json(sys.argv[1]))
+    if {step!r} == "seal": die()
+"""
+    write(tmp_path / "b", content=b"old")
+    run = subprocess.run([sys.executable, "-c", code, MANIFEST.to_json()], check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert Bundle.open(tmp_path / "b").model.read_bytes() == b"old"
+    assert write(tmp_path / "b", overwrite=True, content=b"newer").model.read_bytes() == b"newer"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b"]
+
+
+def test_only_a_bundle_or_nothing_is_replaced(tmp_path):
+    require_free(tmp_path / "new" / "deep")
+    (tmp_path / "empty").mkdir()
+    require_free(tmp_path / "empty")
+    assert write(tmp_path / "empty").path == tmp_path / "empty"
+    with pytest.raises(ArtifactError, match="is there already: a bundle"):
+        require_free(tmp_path / "empty")
+    require_free(tmp_path / "empty", overwrite=True)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").touch()
+    with pytest.raises(ArtifactError, match="is there already: a folder with other files"):
+        require_free(tmp_path / "notes", overwrite=True)
+    with pytest.raises(ArtifactError, match="is a file, a bundle is a folder"):
+        require_free(tmp_path / "notes" / "a.txt", overwrite=True)
+    with pytest.raises(ArtifactError, match="cannot be written: no permission in"):
+        require_free(tmp_path / "notes" / "a.txt" / "below")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_known_beforehand(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(ArtifactError, match="no permission"):
+        require_free(tmp_path / "b")
+
+
+def test_the_room_is_light():
+    assert not hasattr(bundles, "np")
+    assert not hasattr(bundles, "onnx")
