@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_mp.data.synthetic.impressions import Impressions
 from lightning_mp.data.synthetic.probability import click_log_odds
+from lightning_mp.data.synthetic.visiting_time import DAY_US, visiting_time
 from lightning_mp.data.synthetic.world import DEVICES, World
 
 CLICK, CART, ORDER = 0.05, 0.009, 0.004  # of the impressions
@@ -16,32 +16,9 @@ LONGEST_SESSION = 51  # REES46 head
 PAUSE = (3.51, 0.97)  # log of seconds between two events of a session, REES46 head: median 33 s
 PAGE = 10  # places on a page
 PROMOTED = 0.05
-START_US = 1_704_067_200_000_000  # Monday 2024-01-01 UTC
-DAY_US = 86_400_000_000
-# Visits by hour of the day, a plain evening peak: the REES46 head covers three hours and says nothing of it.
-_BY_HOUR = np.array([3, 2, 1, 1, 1, 2, 3, 4, 5, 5, 5, 5, 6, 6, 5, 5, 5, 6, 7, 8, 9, 9, 7, 5], dtype=np.float64)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Impressions:
-    """Columns of N impressions, in no order of time: who saw what when, and what came of it."""
-
-    user: Ints
-    item: Ints
-    time: Ints
-    session: Ints
-    position: Ints
-    device: Ints
-    promotion: Floats
-    click: Bools
-    cart: Bools
-    order: Bools
-    dwell: Floats
-    chance: Floats
 
 
 class Draw:
@@ -62,12 +39,17 @@ class Draw:
         carted = clicked * _sigmoid(0.4 * log_odds + self.cart_constant)
         self.order_constant = _constant(0.3 * log_odds, carted, ORDER / CART)
 
+    @property
+    def fingerprint(self) -> list[float]:
+        """Numbers that tell whether another machine or version draws the same, the last bits left aside."""
+        return [*self.world.fingerprint, self.click_constant, self.cart_constant, self.order_constant]
+
     def click_chance(
         self, *, user: Ints, item: Ints, time: Ints, position: Ints, device: Ints, promotion: Floats
     ) -> Floats:
         """Chance of a click, (N,) in [0, 1], from indices of users, items and devices and the rest as recorded."""
         log_odds = click_log_odds(
-            self.world, user=user, item=item, hour=hour_of(time), position=position, device=device, promotion=promotion
+            self.world, user=user, item=item, time=time, position=position, device=device, promotion=promotion
         )
         return _sigmoid(log_odds + self.click_constant)
 
@@ -105,9 +87,9 @@ class Draw:
         )  # fmt: skip
 
     def _log_odds(self, user: Ints, item: Ints, time: Ints, _session: Ints, position: Ints, device: Ints) -> Floats:
-        hour, promotion = hour_of(time), self.promotion(item, time)
+        promotion = self.promotion(item, time)
         return click_log_odds(
-            self.world, user=user, item=item, hour=hour, position=position, device=device, promotion=promotion
+            self.world, user=user, item=item, time=time, position=position, device=device, promotion=promotion
         )
 
     def _shown(
@@ -130,7 +112,7 @@ class Draw:
         pause[step == 0] = 0.0
         elapsed = np.cumsum(pause)
         seconds = elapsed - elapsed[first][number]
-        time = time_of(start, world.settings.days)[number] + (seconds * 1e6).astype(np.int64)
+        time = visiting_time(start, world.settings.days)[number] + (seconds * 1e6).astype(np.int64)
         # Half of what a session sees comes from one category: people look for something.
         low, high = world.category_edge[anchor][number], world.category_edge[anchor + 1][number]
         narrow, uniform = random.random(rows) < 0.5, random.random(rows)
@@ -139,18 +121,6 @@ class Draw:
 
     def _items(self, uniform: Floats) -> Ints:
         return np.minimum(np.searchsorted(self.world.item_weight, uniform, side="right"), len(self.world.price) - 1)
-
-
-def hour_of(time: Ints) -> Ints:
-    """Hour of the day, 0 to 23, of UTC microseconds."""
-    return time // (DAY_US // 24) % 24
-
-
-def time_of(quantile: Floats, days: int) -> Ints:
-    """UTC microseconds by which a share of the visits has begun, quantile in [0, 1]."""
-    day, within = np.divmod(quantile * days, 1.0)
-    edges = np.concatenate([[0.0], np.cumsum(_BY_HOUR) / _BY_HOUR.sum()])
-    return START_US + day.astype(np.int64) * DAY_US + (np.interp(within, edges, np.arange(25)) * 3.6e9).astype(np.int64)
 
 
 def _sigmoid(x: Floats) -> Floats:

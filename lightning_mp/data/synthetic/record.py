@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lightning_mp.data.synthetic.settings import KEY
+from lightning_mp.data.synthetic.settings import KEY, SyntheticLog
 from lightning_mp.data.synthetic.world import DEPARTMENTS, DEVICES, SEGMENTS, World
 
 EVENTS = ("impression", "click", "cart", "order")
@@ -18,9 +18,8 @@ FINGERPRINT = KEY + b".fingerprint"
 FIRST_USER, FIRST_ITEM, FIRST_CATEGORY = 500_000_000, 100_000_000, 2_053_013_552_000_000_001
 
 
-def log_schema(world: World) -> pa.Schema:
-    """Arrow schema of the log, its settings and the world's fingerprint in its metadata."""
-    settings = world.settings
+def log_schema(settings: SyntheticLog, fingerprint: Sequence[float]) -> pa.Schema:
+    """Arrow schema of the log, its settings and the draw's fingerprint in its metadata."""
     columns: list[tuple[str, Any]] = [
         ("user_id", pa.int64()), ("item_id", pa.int64()), ("event_time", pa.timestamp("us", "UTC")),
         ("session_id", pa.int64()), ("segment", pa.string()), ("age", pa.int64()), ("spend", pa.float64()),
@@ -34,8 +33,8 @@ def log_schema(world: World) -> pa.Schema:
     columns.append(("dwell_seconds", pa.float64()))
     if settings.faults.future_leaks:
         columns += [("user_click_rate", pa.float64()), ("page_depth", pa.float64())]
-    fingerprint = " ".join(f"{value:.12e}" for value in world.fingerprint)
-    return pa.schema(columns, metadata={KEY: settings.to_json().encode(), FINGERPRINT: fingerprint.encode()})
+    numbers = " ".join(f"{value:.12e}" for value in fingerprint)
+    return pa.schema(columns, metadata={KEY: settings.to_json().encode(), FINGERPRINT: numbers.encode()})
 
 
 def record(

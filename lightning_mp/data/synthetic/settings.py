@@ -44,9 +44,9 @@ class SyntheticLog:
         'wide'
     """
 
-    impressions: int = 400_000
-    users: int = 8_000
-    items: int = 2_000
+    impressions: int = 500_000
+    users: int = 1_500
+    items: int = 800
     days: int = 28
     seed: int = 0
     form: Form = "wide"

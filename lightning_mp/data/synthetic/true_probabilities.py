@@ -48,7 +48,7 @@ def true_probabilities(path: str | Path, rows: ArrayLike | None = None) -> NDArr
     draw = Draw(draw_world(settings))
     with pq.ParquetFile(path) as file:
         written = np.array((file.schema_arrow.metadata or {}).get(FINGERPRINT, b"").split(), dtype=np.float64)
-        if not np.allclose(written, draw.world.fingerprint, rtol=1e-9):
+        if not np.allclose(written, draw.fingerprint, rtol=1e-9):
             raise DataError(
                 f"`{path}`: this NumPy ({np.__version__}) draws other users and items from seed {settings.seed}",
                 "remove the file and draw it again",

@@ -103,7 +103,7 @@ def draw_world(settings: SyntheticLog) -> World:
     item_weight = np.cumsum(popularity) / popularity.sum()
     mean, between, within = LOG_PRICE
     log_price = random.normal(mean, between, categories)[category] + random.normal(0, within, items)
-    effect = random.normal(0, 0.45, categories)[category] + random.normal(0, 0.4, brands)[brand]
+    effect = random.normal(0, 0.6, categories)[category] + random.normal(0, 0.3, brands)[brand]
     share_of_category = np.bincount(category, weights=popularity, minlength=categories) / popularity.sum()
     code_missing = _filled(random, share_of_category, CATEGORY_CODE_MISSING)
     no_brands = random.permutation(categories)[: int(categories * CATEGORIES_WITHOUT_BRAND)]
@@ -118,8 +118,8 @@ def draw_world(settings: SyntheticLog) -> World:
         spend=spend.astype(np.float64),
         user_weight=np.cumsum(random.gamma(1.5, size=users) + 0.05),
         arrival=arrival,
-        user_vector=segment_vector[segment] + random.normal(0, 0.25, (users, FACTORS)),
-        user_effect=random.normal(0, 0.3, len(SEGMENTS))[segment] + random.normal(0, 0.2, users),
+        user_vector=segment_vector[segment] + random.normal(0, 0.2, (users, FACTORS)),
+        user_effect=random.normal(0, 0.4, len(SEGMENTS))[segment] + random.normal(0, 0.15, users),
         category=category,
         brand=brand,
         brand_known=~brand_missing,
@@ -127,11 +127,11 @@ def draw_world(settings: SyntheticLog) -> World:
         price=np.round(np.clip(np.exp(log_price), *PRICE_RANGE), 2),
         item_weight=item_weight,
         category_edge=np.concatenate([[0.0], np.cumsum(share_of_category)]),
-        item_vector=category_vector[category] + random.normal(0, 0.25, (items, FACTORS)),
-        item_effect=effect + random.normal(0, 0.3, items),
-        age_slope=random.normal(0, 0.45, categories),
+        item_vector=category_vector[category] + random.normal(0, 0.15, (items, FACTORS)),
+        item_effect=effect + random.normal(0, 0.2, items),
+        age_slope=random.normal(0, 0.3, categories),
         segment_hour=random.uniform(0, 24, len(SEGMENTS)),
-        device_effect=np.array([0.25, 0.1, -0.2]),
+        device_effect=np.array([0.3, 0.1, -0.3]),
     )
 
 

@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lightning_mp.artifacts import replacing
-from lightning_mp.data.synthetic.draw import Draw, Impressions, time_of
+from lightning_mp.data.synthetic.draw import Draw
 from lightning_mp.data.synthetic.faults import Faults
+from lightning_mp.data.synthetic.impressions import Impressions
 from lightning_mp.data.synthetic.record import log_schema, record
 from lightning_mp.data.synthetic.settings import Form, SyntheticLog
+from lightning_mp.data.synthetic.visiting_time import visiting_time
 from lightning_mp.data.synthetic.world import draw_world
 from lightning_mp.errors import DataError
 
@@ -27,9 +29,9 @@ Columns = dict[str, NDArray[np.generic]]
 def write_log(
     path: str | Path,
     *,
-    impressions: int = 400_000,
-    users: int = 8_000,
-    items: int = 2_000,
+    impressions: int = 500_000,
+    users: int = 1_500,
+    items: int = 800,
     days: int = 28,
     seed: int = 0,
     form: Form = "wide",
@@ -81,7 +83,7 @@ def write_log(
             return path
     draw = Draw(draw_world(settings))
     rates = _click_rates(draw) if settings.faults.future_leaks else None
-    schema = log_schema(draw.world)
+    schema = log_schema(settings, draw.fingerprint)
     held: Columns = {}
     with replacing(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for part, first in enumerate(range(0, impressions, PART)):
@@ -91,7 +93,7 @@ def write_log(
                 columns = {name: np.concatenate([held[name], columns[name]]) for name in columns}
             order = np.argsort(columns["time"], kind="stable")
             # Sessions reach into the next part's time: what lies there waits, so that the file stays sorted.
-            edge = time_of(np.array([last / impressions]), days)[0]
+            edge = visiting_time(np.array([last / impressions]), days)[0]
             ready = len(order) if last == impressions else int(np.searchsorted(columns["time"][order], edge))
             held = {name: values[order[ready:]] for name, values in columns.items()}
             now = {name: values[order[:ready]] for name, values in columns.items()}
