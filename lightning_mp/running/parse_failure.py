@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lightning_mp.running.yaml_position import Step
@@ -22,10 +22,13 @@ _LEAVES: tuple[tuple[Reason, re.Pattern[str]], ...] = (
     ("missing", re.compile(r"^the following arguments are required: (?P<name>[^,\s]+).*$")),
     ("missing", re.compile(r'^Key "(?P<name>[^"]+)" is required.*$')),
     ("value", re.compile(r"^(?P<detail>Expected (?:a|an|one of) .*?)\. Got value: (?P<value>.*)$")),
+    ("value", re.compile(r"^(?P<detail>Expected (?:a|an|one of) (?!<class 'NoneType'>).*)$")),
+    ("other", re.compile(r"^(?P<detail>Key must be a string, got: .*)$")),
     ("class", re.compile(r"^(?P<detail>No module named '(?P<name>[^']+)'.*)$")),
     ("class", re.compile(r"^(?P<detail>module '[^']+' has no attribute '(?P<name>[^']+)'.*)$")),
     ("class", re.compile(r"^(?P<detail>Import path (?P<name>\S+) does not correspond to a subclass of .*)$")),
 )
+_GIVEN = re.compile(r"^Given value: (?P<value>.*)$")
 _NOISE = ("Subtypes:", "Given value", "Does not validate", "Errors:", "Subclass types expect", "Not a valid subclass")
 
 
@@ -50,8 +53,8 @@ class ParseFailure:
     option: str | None = None
 
 
-def read(message: str) -> ParseFailure:
-    r"""Find the deepest complaint in a message.
+def read(message: str) -> list[ParseFailure]:
+    r"""Find the deepest complaints in a message.
 
     jsonargparse answers a typo with the complaints of every type the setting might have had, nested as the settings
     are; the one that got furthest down is the one that understood what was meant.
@@ -60,15 +63,15 @@ def read(message: str) -> ParseFailure:
         message: As given to the parser's `error`.
 
     Returns:
-        The deepest complaint; of several equally deep ones the most specific, then the first.
+        At least one; several where a setting takes records of several types and each refused it as far down.
 
     Example:
-        >>> failure = read("Parser key \"trainer.max_steps\":\n  Expected a <class 'int'>. Got value: two")
+        >>> failure, = read("Parser key \"trainer.max_steps\":\n  Expected a <class 'int'>. Got value: two")
         >>> failure.reason, [step.name for step in failure.steps], failure.value
         ('value', ['trainer.max_steps'], 'two')
     """
     above: list[tuple[int, Step]] = []
-    best: ParseFailure | None = None
+    best: list[ParseFailure] = []
     for line in message.splitlines():
         text = line.strip()
         indent = len(line) - len(line.lstrip())
@@ -79,13 +82,15 @@ def read(message: str) -> ParseFailure:
         if step is not None:
             above.append((indent, step))
             continue
+        if given := _GIVEN.match(text):  # stands below the alternatives that were tried on it
+            best = [replace(f, value=given["value"]) if f.reason == "value" and f.value is None else f for f in best]
         found = _leaf(text, tuple(step for _, step in above))
-        if found is not None and (best is None or _rank(found) > _rank(best)):
-            best = found
-    if best is not None:
+        if found is not None and (not best or _rank(found) >= _rank(best[0])):
+            best = [*best, found] if best and _rank(found) == _rank(best[0]) else [found]
+    if best:
         return best
     lines = [text for line in message.splitlines() if (text := line.strip(" -")) and not text.startswith(_NOISE)]
-    return ParseFailure(reason="other", steps=(), detail=lines[-1] if lines else message)
+    return [ParseFailure(reason="other", steps=(), detail=lines[-1] if lines else message)]
 
 
 def _step(text: str) -> Step | None:

@@ -46,9 +46,11 @@ def find(recipe: str) -> Path:
 
     Raises:
         ConfigurationError: There is no such file and no such recipe, or it is a folder; the nearest name is offered.
+            A recipe that is not UTF-8 text is refused too.
     """
     path = Path(recipe)
     if path.is_file():
+        _require_text(path)
         return path
     if path.is_dir():
         raise ConfigurationError(
@@ -62,3 +64,13 @@ def find(recipe: str) -> Path:
         hint = f"did you mean `{near[0]}`?" if near else f"the recipes are {', '.join(f'`{r}`' for r in recipes)}"
         raise ConfigurationError(f"there is no recipe `{recipe}`", hint)
     raise ConfigurationError(f"there is no file `{recipe}`", "check the path, or name a shipped recipe: `quickstart`")
+
+
+def _require_text(path: Path) -> None:
+    try:
+        path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise ConfigurationError(
+            f"`{path}` is not UTF-8 text: byte {error.start:,} is {byte:#04x}", "save the recipe as UTF-8"
+        ) from error

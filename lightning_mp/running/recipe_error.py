@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -25,9 +26,8 @@ def explain(message: str, *, recipes: Sequence[Path], options: Iterable[str], ar
     Returns:
         `file:line: what is wrong; what may have been meant`, without the file where the command line is at fault.
     """
-    failure = read(message)
+    failure, hint = _likeliest(read(message), list(options))
     place = _in_recipes(failure, recipes)
-    hint = _hint(failure, list(options))
     if place is not None:
         file, position = place
         return f"{file}:{position.line}: {_problem(failure, position.path)}{hint}"
@@ -35,6 +35,16 @@ def explain(message: str, *, recipes: Sequence[Path], options: Iterable[str], ar
     if broken is not None:
         return broken
     return f"{_problem(failure, _typed(failure, arguments))}{hint}"
+
+
+def _likeliest(failures: list[ParseFailure], options: list[str]) -> tuple[ParseFailure, str]:
+    """Of several, the one whose type has a setting of a similar name; types that refused a value are put together."""
+    hints = [(failure, _hint(failure, options)) for failure in failures]
+    failure, hint = next((found for found in hints if found[1]), hints[0])
+    if failure.reason == "value":
+        wanted = dict.fromkeys(_plain(f.detail) for f in failures if f.reason == "value" and f.steps == failure.steps)
+        failure = replace(failure, detail=" or ".join(wanted).replace(" or expected ", " or "))
+    return failure, hint
 
 
 def _problem(failure: ParseFailure, shown: str) -> str:
@@ -47,7 +57,7 @@ def _problem(failure: ParseFailure, shown: str) -> str:
         return f"`{shown}` cannot be {failure.value!r}: {_plain(failure.detail)}"
     if failure.reason == "class":
         return f"`{shown}`: {failure.detail}"
-    return failure.detail
+    return f"`{shown}`: {failure.detail}" if failure.steps else failure.detail
 
 
 def _plain(detail: str) -> str:
@@ -59,9 +69,9 @@ def _plain(detail: str) -> str:
 
 def _hint(failure: ParseFailure, options: list[str]) -> str:
     if failure.reason == "missing":
-        top = next((step.name for step in failure.steps if step.kind == "key"), "")
-        dotted = f"{top}.{failure.name}" if top else failure.name
-        return f"; pass `--{dotted} VALUE`, or write it into the recipe" if top else "; pass a recipe with `--config`"
+        keys = [step.name for step in failure.steps if step.kind == "key"]
+        dotted = ".".join([*keys, failure.name])
+        return f"; pass `--{dotted} VALUE`, or write it into the recipe" if keys else "; pass a recipe with `--config`"
     if failure.reason == "class":
         class_path = next((s.name for s in reversed(failure.steps) if s.kind == "class"), failure.name)
         name = class_path.rpartition(".")[2]
@@ -87,7 +97,7 @@ def _in_recipes(failure: ParseFailure, recipes: Sequence[Path]) -> tuple[Path, P
     for file in reversed(recipes):
         try:
             position = _position(failure, file)
-        except (yaml.YAMLError, OSError, UnicodeDecodeError):
+        except (yaml.YAMLError, OSError):
             continue
         if position is not None:
             return file, position
@@ -95,22 +105,19 @@ def _in_recipes(failure: ParseFailure, recipes: Sequence[Path]) -> tuple[Path, P
 
 
 def _position(failure: ParseFailure, file: Path) -> Position | None:
-    if failure.reason in ("missing", "class"):
+    if failure.reason in ("missing", "class", "other"):
         owner = locate(file, failure.steps) if failure.steps else None
         if owner is None or not owner.path:
             return None
-        path = f"{owner.path}.class_path" if failure.reason == "class" else _joined(owner, failure)
-        return Position(owner.line, path)
+        named = locate(file, (*failure.steps, Step("key", "class_path")))
+        settings = ".init_args" if named is not None and named.path == f"{owner.path}.class_path" else ""
+        below = {"class": ".class_path", "missing": f"{settings}.{failure.name}", "other": ""}
+        return Position(owner.line, owner.path + below[failure.reason])
     if failure.reason == "value":
         return locate(file, failure.steps, failure.value) or _short(failure, file)
     if failure.reason == "unknown" and failure.option is None:
         return _longest(file, failure)
     return None
-
-
-def _joined(owner: Position, failure: ParseFailure) -> str:
-    inside = ".init_args" if failure.steps[-1].kind == "class" else ""
-    return f"{owner.path}{inside}.{failure.name}"
 
 
 def _short(failure: ParseFailure, file: Path) -> Position | None:
@@ -139,8 +146,6 @@ def _broken_yaml(recipes: Sequence[Path]) -> str | None:
             return f"{file}:{line}: this is not YAML: {error.problem}"
         except yaml.YAMLError as error:
             return f"{file}: this is not YAML: {str(error).splitlines()[0]}"
-        except UnicodeDecodeError as error:
-            return f"{file}: this is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
     return None
 
 

@@ -37,7 +37,7 @@ def classes_beside(class_path: str) -> list[str]:
 
 
 def _import(path: str) -> Any:
-    parts = path.split(".")
+    parts = [part for part in path.split(".") if part]
     for split in range(len(parts), 0, -1):
         try:
             found: Any = import_module(".".join(parts[:split]))
