@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -88,7 +89,11 @@ def _load(path: Path) -> Any:
             "run where that module is installed",
         ) from error
     try:
-        return module_class.load_from_checkpoint(path, map_location="cpu")
+        with warnings.catch_warnings():
+            # Lightning builds the module with a method that jsonargparse has renamed.
+            words = "(?s).*(instantiate_classes|JSONARGPARSE_DEPRECATION_WARNINGS)"
+            warnings.filterwarnings("ignore", category=DeprecationWarning, message=words)
+            return module_class.load_from_checkpoint(path, map_location="cpu")
     except TypeError as error:  # an argument of its __init__ is not in the checkpoint
         raise ConfigurationError(
             f"`{path}` does not hold all that `{record['module']}` is made from: {error}",
