@@ -198,7 +198,7 @@ class LossScaleMonitor(Callback):
                 self.events.append(self._event(trainer, pl_module, watch, attempt, scale))
                 if not read_device:
                     self.history.scale = watch.scale
-                    self._judge(trainer)
+                self._judge(trainer)
         if read_device:
             self.history.scale = watch.scale
             self._judge(trainer)

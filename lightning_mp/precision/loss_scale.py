@@ -8,8 +8,8 @@ from typing import Final
 
 from lightning_mp.float_formats import FLOAT32
 
-# 1 / scale is what gradients are multiplied by; below this it is infinite in float32 and 0 * inf is NaN.
-WEIGHTS_DESTROYED_BELOW: Final = 2.0 ** -(FLOAT32.largest_exponent + 1)
+# Gradients are multiplied by 1 / scale; halved once more, its reciprocal is infinite in float32, and 0 * inf is NaN.
+_LAST_SCALE: Final = 2.0**-FLOAT32.largest_exponent
 _BURSTS_FOR_A_FORECAST: Final = 3
 
 
@@ -101,7 +101,7 @@ class LossScaleHistory:
     @property
     def is_dead(self) -> bool:
         """True where no growth can bring the scale back and the next finite batch destroys the weights."""
-        return not math.isfinite(self.scale) or self.scale < WEIGHTS_DESTROYED_BELOW
+        return not math.isfinite(self.scale) or self.scale <= 0 or 1 / self.scale > FLOAT32.largest
 
     def record(self, optimizer: int, skipped: bool, settings: ScalerSettings) -> None:
         """Count one attempted step and move the copy of the scale as the scaler does.
@@ -179,6 +179,6 @@ class LossScaleHistory:
 
         return ScaleForecast(
             steps_to_minimum=steps_until(min_scale),
-            steps_to_destruction=steps_until(WEIGHTS_DESTROYED_BELOW),
+            steps_to_destruction=steps_until(_LAST_SCALE),
             skip_rate=self.window_skips / self.window_attempts,
         )

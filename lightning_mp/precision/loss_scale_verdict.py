@@ -57,8 +57,7 @@ def forecast_text(forecast: ScaleForecast, *, min_scale: float) -> tuple[str, st
         f"the loss scale can only fall: {forecast.skip_rate:.2%} of the steps are skipped, too many for it to grow in "
         f"between; it goes below {min_scale:g} in about {forecast.steps_to_minimum} steps and destroys the weights in "
         f"about {forecast.steps_to_destruction}",
-        "use `lightning_mp.plugins.mixed_precision`, whose scaler has a floor and grows sooner, or a shorter "
-        "`growth_interval`",
+        "use `lightning_mp.mixed_precision`, whose scaler has a floor and grows sooner, or a shorter `growth_interval`",
     )
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import logging
 
 import lightning.pytorch as pl
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor 
 
 def mlp(*widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.GELU()]
     return nn.Sequential(*layers[:-1])
 
@@ -283,7 +284,9 @@ def test_it_is_undone_at_the_end_and_after_an_exception(make_trainer):
         else:
             with pytest.raises(error, match="planted"):
                 trainer.fit(module, loader())
-        assert all(type(inner) in {DLRM, nn.Sequential, nn.Linear, nn.GELU, nn.Embedding} for inner in module.net.modules())
+        assert all(
+            type(inner) in {DLRM, nn.Sequential, nn.Linear, nn.GELU, nn.Embedding} for inner in module.net.modules()
+        )
         assert list(module.state_dict()) == keys
         assert not any(inner._forward_hooks for inner in module.modules())
         assert not any(p._backward_hooks for p in module.parameters())

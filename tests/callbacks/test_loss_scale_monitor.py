@@ -178,7 +178,7 @@ def test_a_nan_spread_by_clipping_is_not_taken_for_the_cause(toy, make_trainer, 
         def training_step(self, batch, batch_idx):
             loss = super().training_step(batch, batch_idx)
             if batch_idx in {1, 2}:  # of all gradients only that of `middle` becomes NaN
-                self.middle.weight.register_hook(lambda gradient: gradient * float("nan")).remove
+                self.middle.weight.register_hook(lambda gradient: gradient * float("nan"))
             return loss
 
     module = OneBadLayer()
