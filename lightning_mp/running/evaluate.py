@@ -1,0 +1,153 @@
+"""Set a model's test scores beside the baselines and, on a synthetic log, beside the best possible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from lightning_mp.baselines.item_mean import item_mean
+from lightning_mp.baselines.popularity import popularity
+from lightning_mp.baselines.running_user_item_mean import running_user_item_mean
+from lightning_mp.baselines.user_item_mean import user_item_mean
+from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.data.synthetic.true_probabilities import true_probabilities
+from lightning_mp.errors import DataError
+from lightning_mp.metrics.auc import AUC
+from lightning_mp.metrics.log_loss import LogLoss
+from lightning_mp.running.metrics_table import MetricsRow, MetricsTable
+
+MODEL: Final = "model"
+BEST: Final = "best possible (true probabilities)"
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def evaluate(
+    store: FeatureStore, *, row: ArrayLike, score: ArrayLike, log: str | Path | None = None, version: int | None = None
+) -> MetricsTable:
+    """Metrics of the model, of four baselines and of the true probabilities, all on the rows that the model scored.
+
+    The static baselines are fitted on all rows before the test part (training and validation); the running one
+    goes on learning through the test part, strictly point in time. A label between 0 and 1 counts as positive in the
+    AUC when it is above 0, as it does in `RankingModule`.
+
+    Args:
+        store: With a test part; its rows know their user, item and time.
+        row: (N,) rows of the source log that were scored, as `RankingModule.predict_step` gives them under `row`, in
+            any order; where one stands twice (a padded batch of several processes), its first score counts.
+        score: (N,) scores in [0, 1], as under `score`.
+        log: The synthetic log that the store was made from; `None` for any other log.
+        version: Of the store; the latest one when left out.
+
+    Returns:
+        The table, with a note for each baseline that the model does not beat.
+
+    Raises:
+        DataError: There is not one score a row, no row was scored, or a row is not in the test part.
+        ArtifactError: There is no such version of the store.
+    """
+    parts = {name: store.load(name, version) for name in store.manifest_of(version).splits}
+    if "test" not in parts:
+        raise DataError(f"the store `{store.path}` has no test part", "change `split`")
+    rows, scores = _once(np.asarray(row, dtype=np.int64).ravel(), np.asarray(score, dtype=np.float64).ravel())
+    where = _places(parts["test"].row, rows, store.path)
+    names = [name for name in parts if name != "test"] + ["test"]
+    user, item, time = (np.concatenate([getattr(parts[p], key) for p in names]) for key in ("user", "item", "time"))
+    label = np.concatenate([parts[p].labels[:, 0] for p in names]).astype(np.float64)
+    history = len(label) - len(parts["test"])
+    target, chosen = label[history:][where], history + where
+    lines = [_line(MODEL, scores, target, probabilities=True)]
+    if user.min() >= 0 and item.min() >= 0:
+        past = slice(0, history)
+        lines += [
+            _line("popularity", popularity(item[past], item[chosen]), target),
+            _line("item mean", item_mean(item[past], label[past], item[chosen]), target, probabilities=True),
+            _line(
+                "user + item mean",
+                user_item_mean(user[past], item[past], label[past], user[chosen], item[chosen]),
+                target,
+            ),
+            _line("running user + item mean", running_user_item_mean(user, item, time, label)[chosen], target),
+        ]
+    notes = _not_beaten(lines)
+    if log is not None and store.manifest_of(version).schema.labels[0].name == "click":
+        lines.append(_line(BEST, true_probabilities(log, rows), target, probabilities=True))
+        notes += _beside_the_best(lines[0], lines[-1], target)
+    notes += [f"{line.name}: undefined, {line.undefined}" for line in lines if line.undefined is not None]
+    train = slice(0, len(parts["train"]))
+    unseen = {**_unseen("user", user[train], user[chosen]), **_unseen("item", item[train], item[chosen])}
+    notes.append(
+        f"unseen in training: {unseen['users']:,} users ({unseen['user_rows'] / len(target):.0%} of the rows), "
+        f"{unseen['items']:,} items ({unseen['item_rows'] / len(target):.0%})"
+    )
+    return MetricsTable(rows=tuple(lines), notes=tuple(notes), unseen=unseen)
+
+
+def _once(rows: Ints, scores: Floats) -> tuple[Ints, Floats]:
+    if rows.shape != scores.shape:
+        raise DataError(f"there are {len(rows):,} rows and {len(scores):,} scores", "give one score a row")
+    if not len(rows):
+        raise DataError("no row was scored", "give the rows and scores of the test part")
+    kept, first = np.unique(rows, return_index=True)
+    return kept, scores[first]
+
+
+def _places(there: Ints, rows: Ints, path: Path) -> Ints:
+    order = np.argsort(there)
+    place = np.minimum(np.searchsorted(there[order], rows), len(there) - 1)
+    missing = rows[there[order][place] != rows]
+    if len(missing):
+        raise DataError(
+            f"row {missing[0]:,} was scored and is not in the test part of `{path}` ({len(missing):,} such rows)",
+            "score the test part of the same version of the store",
+        )
+    return np.asarray(order[place], dtype=np.int64)
+
+
+def _line(name: str, scores: Floats, target: Floats, *, probabilities: bool = False) -> MetricsRow:
+    auc, loss = AUC(), LogLoss(from_logits=False)
+    wide = torch.from_numpy(np.ascontiguousarray(scores))
+    auc.update(wide, torch.from_numpy((target > 0).astype(np.float64)))
+    area, reason = float(auc.compute()), auc.reason
+    cost = float("nan")
+    if probabilities:
+        loss.update(wide, torch.from_numpy(target))
+        cost, reason = float(loss.compute()), reason or loss.reason
+    return MetricsRow(name=name, auc=_finite(area), log_loss=_finite(cost), rows=len(target), undefined=reason)
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _not_beaten(lines: list[MetricsRow]) -> list[str]:
+    mine = lines[0].auc
+    if mine is None:
+        return []
+    return [
+        f"the model does not beat `{line.name}`: AUC {mine:.4f} against {line.auc:.4f}"
+        for line in lines[1:]
+        if line.auc is not None and mine <= line.auc
+    ]
+
+
+def _beside_the_best(model: MetricsRow, best: MetricsRow, target: Floats) -> list[str]:
+    if model.auc is None or best.auc is None:
+        return []
+    gap = best.auc - model.auc
+    rarer = min(int((target > 0).sum()), int((target == 0).sum()))
+    # No AUC varies more than a share over the rarer class does (Birnbaum and Klose, 1957).
+    chance = 3 * float(np.sqrt(best.auc * (1 - best.auc) / rarer))
+    if -gap > chance:
+        return [f"the model passes the best possible AUC by {-gap:.4f}, more than chance: a feature knows the future"]
+    return [f"the model is {gap:.4f} AUC below the best possible" if gap > 0 else "the model is as good as can be"]
+
+
+def _unseen(kind: str, known: Ints, here: Ints) -> dict[str, int]:
+    new = ~np.isin(here, known)
+    return {f"{kind}s": len(np.unique(here[new])), f"{kind}_rows": int(new.sum())}
