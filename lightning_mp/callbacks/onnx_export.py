@@ -74,12 +74,18 @@ class OnnxExport(Callback):
         self.strict = strict
         self.store = None if store is None else Path(store)
         self.bundle: Bundle | None = None
+        self._given_up = False
+
+    @property
+    @override
+    def state_key(self) -> str:
+        return self._generate_state_key(dirpath=str(self.dirpath), precision=self.precision, target=self.target)
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage != "fit" or not trainer.is_global_zero:
             return
-        self.bundle = None
+        self.bundle, self._given_up = None, False
         try:
             require_free(self.dirpath, overwrite=True)
             self._store(trainer)
@@ -88,7 +94,7 @@ class OnnxExport(Callback):
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or self._given_up:
             return
         try:
             self.bundle = export_bundle(
@@ -129,6 +135,7 @@ class OnnxExport(Callback):
     def _fail(self, error: Exception) -> None:
         if self.strict:
             raise error
+        self._given_up = True
         problem, hint = (
             (error.problem, error.hint) if isinstance(error, LightningMPError) else (repr(error), "report it")
         )

@@ -42,7 +42,8 @@ def decode_rows(
         values = np.where(ids[:, column] == 0, MISSING_TEXT if text else MISSING_INTEGER, values)
         raw[feature.name] = values.astype(np.object_ if text else np.int64)
     for column, feature in enumerate(schema.dense):
-        raw[feature.name] = transforms.invert(feature.transform, dense[:, column].astype(np.float64))
+        with np.errstate(over="ignore"):  # what was clipped may come from beyond float64
+            raw[feature.name] = transforms.invert(feature.transform, dense[:, column].astype(np.float64))
     return raw
 
 

@@ -11,6 +11,7 @@ from lightning_mp.hardware.providers import CPU, Provider, compiled_in, first_li
 
 Target = Literal["this", "cpu"]
 _CUDA = "CUDAExecutionProvider"
+_OPTIONS = {_CUDA: {"use_tf32": "0"}}  # it is on by default, and moves float32 results by 1e-3
 
 
 def open_session(
@@ -65,7 +66,8 @@ def open_on(model_path: str | Path, provider: str, on_fallback: Literal["error",
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     try:
-        session = ort.InferenceSession(str(path), options, providers=list(dict.fromkeys([provider, CPU])))
+        wanted = [(name, _OPTIONS.get(name, {})) for name in dict.fromkeys([provider, CPU])]
+        session = ort.InferenceSession(str(path), options, providers=wanted)
     except Exception as error:  # its exceptions share no base class but Exception
         raise _refusal(path, error) from error
     if provider != CPU:

@@ -178,6 +178,15 @@ def test_a_refusal_fails_a_strict_fit_and_warns_in_another(store, tmp_path):
     assert (tmp_path / "b.parity.json").is_file()
 
 
+def test_a_folder_that_cannot_be_written_is_one_warning_where_the_fit_is_not_to_fail(store, tmp_path):
+    (tmp_path / "file").touch()
+    export = OnnxExport(tmp_path / "file", strict=False)
+    with pytest.warns(LightningMPWarning, match="is a file, a bundle is a folder") as caught:
+        fit(store, export, epochs=1)
+    assert [warning.category for warning in caught].count(LightningMPWarning) == 1
+    assert export.bundle is None
+
+
 class Plain(RankingModule):
     """A module that brings its own batches, without a datamodule."""
 

@@ -155,6 +155,15 @@ def test_decoded_rows_encode_to_the_stored_ones(prepared):
     np.testing.assert_allclose(dense, table.dense.astype(np.float32), rtol=2e-3, atol=1e-3)
 
 
+def test_clipped_numbers_decode_without_a_warning_and_come_back():
+    schema = every_transform()
+    largest = np.full((2, len(schema.features)), 65504.0) * [[1.0], [-1.0]]
+    raw = decode_rows(schema, {}, np.empty((2, 0), dtype=np.int64), largest)
+    _, dense = encode_rows(schema, {}, raw)
+    kept = [index for index, feature in enumerate(schema.features) if feature.stored_dtype == "float16"]
+    np.testing.assert_allclose(dense[0, kept], 65504.0, rtol=2e-3)
+
+
 def test_encoding_the_log_gives_the_store(prepared):
     ids, dense = encode_rows(prepared.schema, prepared.vocabularies, prepared.raw)
     for split in ("train", "test"):

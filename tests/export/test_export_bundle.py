@@ -21,6 +21,7 @@ from lightning_mp.hardware.session import open_session
 from lightning_mp.models.ranking import RankingModule
 from lightning_mp.networks.dcn_v2 import DCNv2
 from lightning_mp.schema import FeatureSchema
+from lightning_mp.serve.scorer import Scorer
 
 
 def parity(bundle: Bundle) -> dict:
@@ -36,6 +37,14 @@ def test_raw_values_of_the_log_get_the_trained_module_s_logit(prepared, network,
     np.testing.assert_allclose(score, 1 / (1 + np.exp(-expected.astype(np.float64))), atol=1e-6)
     one = session.run(["logit"], {name: values[:1] for name, values in prepared.raw.items()})[0]
     np.testing.assert_allclose(one, expected[:1], atol=1e-5)
+
+
+def test_named_rows_of_a_service_get_the_trained_module_s_logit(prepared, network, bundle):
+    encoded = EncodedRows(*encode_rows(prepared.schema, prepared.vocabularies, prepared.raw))[:20]
+    columns = {name: values[:20].tolist() for name, values in prepared.raw.items()}
+    rows = [{name: values[n] for name, values in columns.items() if values[n] == values[n]} for n in range(20)]
+    scores = Scorer.open(bundle.path).score(rows)
+    np.testing.assert_allclose(scores.logit, module_logits(network, encoded), atol=1e-5)
 
 
 def test_hostile_raw_values_get_the_trained_module_s_logit_too(prepared, network, bundle):
