@@ -38,7 +38,7 @@ class Axes:
         for tick in y_ticks:
             y = self.at(x_ticks[0], tick)[1]
             drawing.add('<path d="M{} {}H{}" stroke="{}"/>', self.left, y, self.right, colour("grid"))
-            drawing.text(self.left - 8, y + 4, f"{2.0**tick:,g}" if log2_y else f"{tick:,g}", anchor="end")
+            drawing.text(self.left - 8, y + 4, f"{2.0**tick:,.10g}" if log2_y else f"{tick:,g}", anchor="end")
         for tick in x_ticks:
             drawing.text(self.at(tick, y_ticks[0])[0], self.bottom + 18, f"{tick:,g}")
         drawing.text((self.left + self.right) / 2, drawing.height - 8, x_label)

@@ -18,9 +18,8 @@ class AUC(Metric):
     through a sigmoid, which would turn large float32 logits into ties. The pairs are counted in integers over
     all rows at once: the value does not depend on how the rows were cut into batches or over processes.
 
-    Args:
-        `update(scores, targets)`: scores (B,) of any floating dtype, widened to at least float32; targets (B,),
-            0 or 1. `compute()` gives a float32 scalar, NaN where it is undefined.
+    `update(scores, targets)` takes scores (B,) of any floating dtype, widened to at least float32, and targets (B,),
+    0 or 1. `compute()` gives a float32 scalar, NaN where it is undefined.
 
     Attributes:
         reason: Why the last `compute()` gave NaN: no rows, NaN scores, targets that are not 0 or 1, or targets

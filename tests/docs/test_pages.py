@@ -109,10 +109,21 @@ EXAMPLES = Sybil(
 )
 
 
+# Pages show what one writes on a GPU. Without one float16 is emulated, which is slow and right, and said in a warning.
+@pytest.mark.filterwarnings("ignore:precision `16-mixed` was asked for")
+@pytest.mark.filterwarnings("ignore:Precision .* is not supported by the model summary")  # Lightning, at every such fit
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_block_of_a_page_runs(page):
+def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = set(sys.modules)
     for example in EXAMPLES.parse(page):
+        named_file = re.match(r"# ([\w-]+\.(?:py|yaml))\n", str(example.parsed))
+        if named_file:  # a block that begins with a file's name is that file, for the blocks after it
+            Path(named_file[1]).write_text(example.parsed, encoding="utf-8")
         example.evaluate()
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
