@@ -207,7 +207,7 @@ class LossScaleMonitor(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, watch: StepWatch, attempt: StepAttempt, scale: float
     ) -> OverflowEvent:
         forward = watch.began_forward(attempt)
-        if trainer.world_size > 1 and pl_module.automatic_optimization:
+        if trainer.world_size > 1:
             # Gradients are summed over the processes, so all of them skip together; the loss that was not finite
             # may be another's.
             flag = torch.tensor(float(forward), device=pl_module.device)

@@ -14,6 +14,7 @@ from torch import nn
 from typing_extensions import override
 
 from lightning_mp.bundle import PARITY, Bundle, require_free
+from lightning_mp.callbacks.detached_state import detached_state
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.errors import ConfigurationError, LightningMPError, LightningMPWarning
 from lightning_mp.export.export_bundle import Precision, export_bundle
@@ -111,6 +112,9 @@ class OnnxExport(Callback):
         rank_zero_info(f"`OnnxExport` wrote the bundle `{self.dirpath}` ({used}): lightning-mp serve {self.dirpath}")
         for logger in trainer.loggers:
             logger.log_metrics(self._parity(self.bundle), step=trainer.global_step)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return detached_state(self.__dict__)
 
     def _trained(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> nn.Module:
         best = getattr(trainer.checkpoint_callback, "best_model_path", "")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-
-PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 class Toy(pl.LightningModule):
@@ -66,49 +62,21 @@ class Toy(pl.LightningModule):
         return [torch.optim.Adam(group, 1e-2, fused=self.fused) for group in groups]
 
 
-def as_package(module: pl.LightningModule, package: str) -> Any:
-    """The same module as one of `package`: only its base class differs."""
-    if package == "lightning.pytorch":
-        return module
-    other = import_module(package)
-    kind = type(module)
-    methods = {name: value for name, value in vars(kind).items() if name not in {"__dict__", "__weakref__", "__init__"}}
-    twin = type(kind.__name__, (other.LightningModule,), methods)()
-    for name, child in module.named_children():
-        setattr(twin, name, copy.deepcopy(child))
-    for name in ("fused", "optimizers_wanted", "bad", "steep", "none"):
-        setattr(twin, name, getattr(module, name))
-    twin.automatic_optimization = module.automatic_optimization
-    return twin
-
-
 @pytest.fixture
 def toy() -> type[Toy]:
     """The class of the tiny module."""
     return Toy
 
 
-@pytest.fixture(params=PACKAGES)
-def package(request: pytest.FixtureRequest) -> str:
-    """Name of each Trainer package in turn."""
-    return str(request.param)
-
-
 @pytest.fixture
-def in_package() -> Callable[[pl.LightningModule, str], Any]:
-    """Turn a module into one of another Trainer package."""
-    return as_package
-
-
-@pytest.fixture
-def make_trainer() -> Callable[..., Any]:
+def make_trainer() -> Callable[..., pl.Trainer]:
     """A quiet CPU Trainer in float16 with a real scaler, or in another precision."""
 
-    def build(*, package: str = "lightning.pytorch", scale: float = 1024.0, scaler: Any = None, **settings: Any) -> Any:
-        library: ModuleType = import_module(package)
+    def build(*, scale: float = 1024.0, scaler: Any = None, **settings: Any) -> pl.Trainer:
         if "precision" not in settings:
-            kind = import_module(f"{package}.plugins.precision").MixedPrecision
-            settings["plugins"] = [kind("16-mixed", "cpu", scaler or torch.amp.GradScaler("cpu", init_scale=scale))]
+            settings["plugins"] = [
+                MixedPrecision("16-mixed", "cpu", scaler or torch.amp.GradScaler("cpu", init_scale=scale))
+            ]
         quiet: dict[str, Any] = {
             "accelerator": "cpu",
             "devices": 1,
@@ -119,7 +87,7 @@ def make_trainer() -> Callable[..., Any]:
             "enable_model_summary": False,
             "log_every_n_steps": 1,
         }
-        return library.Trainer(**{**quiet, **settings})
+        return pl.Trainer(**{**quiet, **settings})
 
     return build
 

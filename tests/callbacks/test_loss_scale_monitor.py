@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
+import os
 import pickle
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
@@ -285,3 +290,20 @@ def test_a_copy_made_during_a_fit_does_not_drag_the_trainer_along(toy, make_trai
 
     make_trainer(callbacks=[monitor, Copy()]).fit(toy(bad={1}), batches(3))
     assert max(sizes) < 2000
+
+
+def test_skips_equal_the_oracle_in_two_processes(tmp_path):
+    script = Path(__file__).with_name("two_processes.py")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(script), str(tmp_path)]
+    subprocess.run(command, check=True, env=environment, timeout=240, capture_output=True)
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert ranks[0] == ranks[1]
+    for result, optimizers in zip(ranks[0], (1, 1, 2), strict=True):
+        assert [not taken for taken in result["taken"]] == [batch in {2, 5, 6} for batch in range(8)]
+        wanted = [[batch * optimizers + n, n] for batch in (2, 5, 6) for n in range(optimizers)]
+        assert result["skipped"] == wanted
+        assert result["scale"] == result["true_scale"] == 1024.0 / 2 ** len(wanted)
+        assert result["verified"] == {"first": True}
+        # The loss that was not finite may be the other process's.
+        assert result["origins"] == ["forward"] * len(wanted)

@@ -99,8 +99,10 @@ def test_it_is_a_class_path_in_yaml(plugins, monkeypatch):
     callbacks = "[{class_path: lightning_mp.LossScaleMonitor, init_args: {patience: 7}}, lightning_mp.KeepInFP32]"
     settings = "\n".join(f"  {key}: {str(value).lower()}" for key, value in QUIET.items())
     Path("run.yaml").write_text(
-        f"seed_everything: 1\ntrainer:\n{settings}\n  max_epochs: 1\n  plugins: {plugins.format(plugin=plugin)}\n  callbacks: {callbacks}\n"
+        f"seed_everything: 1\ntrainer:\n{settings}\n  max_epochs: 1\n"
+        f"  plugins: {plugins.format(plugin=plugin)}\n  callbacks: {callbacks}\n"
     )
+    monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # Lightning's own call of an old function
     monkeypatch.setattr(sys, "argv", ["run", "fit", "--config", "run.yaml"])
     cli = LightningCLI(BoringModel, BoringDataModule)
     assert cli.trainer.scaler.get_scale() == 32.0
