@@ -78,7 +78,9 @@ def evaluate(
     if log is not None and store.manifest_of(version).schema.labels[0].name == "click":
         lines.append(_line(BEST, true_probabilities(log, rows), target, probabilities=True))
         notes += _beside_the_best(lines[0], lines[-1], target)
-    notes += [f"{line.name}: undefined, {line.undefined}" for line in lines if line.undefined is not None]
+    notes += [
+        f"`{line.name}` has an undefined metric: {line.undefined}" for line in lines if line.undefined is not None
+    ]
     train = slice(0, len(parts["train"]))
     unseen = {**_unseen("user", user[train], user[chosen]), **_unseen("item", item[train], item[chosen])}
     notes.append(
@@ -118,6 +120,8 @@ def _line(name: str, scores: Floats, target: Floats, *, probabilities: bool = Fa
     if probabilities:
         loss.update(wide, torch.from_numpy(target))
         cost, reason = float(loss.compute()), reason or loss.reason
+        if np.isposinf(cost):
+            reason = "its log loss is infinite, since a score of 0 or 1 was wrong"
     return MetricsRow(name=name, auc=_finite(area), log_loss=_finite(cost), rows=len(target), undefined=reason)
 
 

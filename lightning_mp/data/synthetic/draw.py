@@ -30,9 +30,9 @@ class Draw:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        pilot = self._shown(np.random.default_rng([world.settings.seed, 1]), 2**20, 0.0, 1.0, first_session=0)
-        # One row in four: those of a session resemble each other, and the mean gains nothing from them.
-        log_odds = self._log_odds(*(column[::4] for column in pilot))
+        pilot = self._shown(np.random.default_rng([world.settings.seed, 1]), 2**19, 0.0, 1.0, first_session=0)
+        # Every other row: those of a session resemble each other, and the mean gains nothing from them.
+        log_odds = self._log_odds(*(column[::2] for column in pilot))
         self.click_constant = _constant(log_odds, np.ones_like(log_odds), CLICK)
         clicked = _sigmoid(log_odds + self.click_constant)
         self.cart_constant = _constant(0.4 * log_odds, clicked, CART / CLICK)
@@ -55,7 +55,9 @@ class Draw:
 
     def promotion(self, item: Ints, time: Ints) -> Floats:
         """Strength of the item's promotion on that day: 0, or on 5 % of the days more, up to 1."""
-        mixed = _mix(item.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(self.world.settings.seed))
+        mixed = _mix(
+            item.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(self.world.settings.seed % 2**64)
+        )
         uniform = _mix(mixed + (time // DAY_US).astype(np.uint64)) / 2.0**64
         return np.where(uniform < PROMOTED, 0.2 + 0.8 * uniform / PROMOTED, 0.0)
 

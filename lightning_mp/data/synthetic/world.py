@@ -106,10 +106,12 @@ def draw_world(settings: SyntheticLog) -> World:
     effect = random.normal(0, 0.6, categories)[category] + random.normal(0, 0.3, brands)[brand]
     share_of_category = np.bincount(category, weights=popularity, minlength=categories) / popularity.sum()
     code_missing = _filled(random, share_of_category, CATEGORY_CODE_MISSING)
-    no_brands = random.permutation(categories)[: int(categories * CATEGORIES_WITHOUT_BRAND)]
-    share_of_item = np.where(np.isin(category, no_brands), 0.0, popularity / popularity.sum())
-    brand_missing = share_of_item == 0
-    brand_missing |= _filled(random, share_of_item, BRAND_MISSING - float(share_of_category[no_brands].sum()))
+    few = int(categories * CATEGORIES_WITHOUT_BRAND)
+    no_brands = _filled(random, share_of_category, BRAND_MISSING / 2, at_most=few)
+    share_of_item = np.where(no_brands[category], 0.0, popularity / popularity.sum())
+    brand_missing = no_brands[category] | _filled(
+        random, share_of_item, BRAND_MISSING - float(share_of_category[no_brands].sum())
+    )
     return World(
         settings=settings,
         segment=segment,
@@ -149,12 +151,17 @@ def _ranked_choice(random: np.random.Generator, kinds: int, size: int, slope: fl
     return random.choice(kinds, size=size, p=weight / weight.sum())
 
 
-def _filled(random: np.random.Generator, share: Floats, goal: float) -> NDArray[np.bool_]:
-    """Random entries whose shares add up to `goal`, as near below it as they come."""
-    chosen = np.zeros(len(share), dtype=bool)
-    total = 0.0
-    for index in random.permutation(len(share)):
-        if 0 < share[index] <= goal - total:
-            chosen[index] = True
-            total += share[index]
-    return chosen
+def _filled(random: np.random.Generator, share: Floats, goal: float, at_most: int | None = None) -> NDArray[np.bool_]:
+    """Random entries, so many at most, whose shares add up to `goal`, as near below it as a few tries come."""
+    best, nearest = np.zeros(len(share), dtype=bool), 0.0
+    for _ in range(max(1, 16_000 // len(share))):  # of many small shares the first try comes near enough
+        chosen, total = np.zeros(len(share), dtype=bool), 0.0
+        for index in random.permutation(len(share)):
+            if at_most is not None and chosen.sum() >= at_most:
+                break
+            if 0 < share[index] <= goal - total:
+                chosen[index] = True
+                total += float(share[index])
+        if total > nearest:
+            best, nearest = chosen, total
+    return best

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import rich
+from rich.console import Console
+
+from lightning_mp.baselines.item_mean import item_mean
+from lightning_mp.data.columns import Columns, EventFlags
+from lightning_mp.data.feature_spec import FeatureSpec
+from lightning_mp.data.label import EventLabel, PreferenceLabel
+from lightning_mp.data.prepare import prepare
+from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.data.synthetic.settings import SyntheticLog
+from lightning_mp.data.synthetic.true_probabilities import true_probabilities
+from lightning_mp.errors import ArtifactError, DataError
+from lightning_mp.running.evaluate import BEST, MODEL, evaluate
+
+FLAGS = {"click": "click", "cart": "cart", "order": "order"}
+BASELINES = ["popularity", "item mean", "user + item mean", "running user + item mean"]
+
+
+def stored(folder, label, **settings):
+    log = SyntheticLog(**{"impressions": 30_000, "users": 300, "items": 60, **settings}).write(folder / "log.parquet")
+    columns = Columns(user="user_id", item="item_id", time="event_time", event=EventFlags(flags=FLAGS))
+    features = [
+        FeatureSpec(name="user_id", kind="id", role="user"),
+        FeatureSpec(name="item_id", kind="id", role="item"),
+    ]
+    return log, prepare(log, folder / "store", columns=columns, label=label, features=features)
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory):
+    return stored(tmp_path_factory.mktemp("clicks"), EventLabel(event="click"))
+
+
+def area(scores, target):
+    """Every pair looked at."""
+    positive, negative = scores[target > 0], scores[target == 0]
+    return np.mean([(p > negative).mean() + 0.5 * (p == negative).mean() for p in positive])
+
+
+def test_model_baselines_and_best_possible_stand_on_the_same_rows(clicks):
+    log, store = clicks
+    test = store.load("test")
+    rng = np.random.default_rng()
+    score = np.clip(true_probabilities(log, test.row) + rng.normal(0, 0.05, len(test)), 1e-6, 1 - 1e-6)
+    shuffled = rng.permutation(len(test))
+    table = evaluate(store, row=test.row[shuffled], score=score[shuffled].astype(np.float32), log=log)
+    target = test.labels[:, 0]
+    assert [row.name for row in table.rows] == [MODEL, *BASELINES, BEST]
+    assert {row.rows for row in table.rows} == {len(test)}
+    mine = table.row(MODEL)
+    assert mine.auc == pytest.approx(area(score.astype(np.float32), target), abs=1e-6)
+    assert mine.log_loss == pytest.approx(-np.mean(target * np.log(score) + (1 - target) * np.log1p(-score)), rel=1e-5)
+    best = table.row(BEST)
+    assert best.auc == pytest.approx(area(true_probabilities(log, test.row), target), abs=1e-6)
+    assert max(row.auc for row in table.rows) == best.auc
+    assert min(row.log_loss for row in table.rows if row.log_loss is not None) == best.log_loss
+    before = [store.load(name) for name in ("train", "validation")]
+    static = item_mean(
+        np.concatenate([p.item for p in before]), np.concatenate([p.labels[:, 0] for p in before]), test.item
+    )
+    assert table.row("item mean").auc == pytest.approx(area(static, target), abs=1e-6)
+    assert [row.log_loss is None for row in table.rows] == [False, True, False, True, True, False]
+
+
+def test_a_part_of_the_test_rows_and_padded_ones_count_once(clicks):
+    log, store = clicks
+    rows = store.load("test").row[:500]
+    score = np.random.default_rng().random(500)
+    once = evaluate(store, row=rows, score=score, log=log)
+    padded = evaluate(store, row=[*rows, *rows[:7]], score=[*score, *np.zeros(7)], log=log)
+    assert once == padded
+    assert {row.rows for row in once.rows} == {500}
+
+
+def test_a_model_that_beats_no_baseline_is_told_so(clicks):
+    log, store = clicks
+    test = store.load("test")
+    table = evaluate(store, row=test.row, score=1 - true_probabilities(log, test.row), log=log)
+    told = [note for note in table.notes if "does not beat" in note]
+    assert len(told) == 4
+    assert told[1].startswith(f"the model does not beat `item mean`: AUC {table.row(MODEL).auc:.4f} against ")
+    assert any("AUC below the best possible" in note for note in table.notes)
+
+
+def test_a_model_that_knows_the_future_is_told_so(clicks):
+    log, store = clicks
+    test = store.load("test")
+    table = evaluate(store, row=test.row, score=0.1 + 0.8 * test.labels[:, 0], log=log)
+    assert table.row(MODEL).auc == 1
+    assert any("a feature knows the future" in note for note in table.notes)
+    assert not any("does not beat" in note for note in table.notes)
+
+
+def test_nan_scores_are_undefined_not_a_number(clicks):
+    log, store = clicks
+    test = store.load("test")
+    score = np.full(len(test), 0.5)
+    score[3] = np.nan
+    table = evaluate(store, row=test.row, score=score, log=log)
+    assert table.row(MODEL).auc is None
+    assert table.row(MODEL).log_loss is None
+    assert f"`model` has an undefined metric: 1 of {len(test):,} scores are NaN" in table.notes
+
+
+def test_a_certain_score_that_is_wrong_costs_infinity_and_that_is_said(clicks):
+    log, store = clicks
+    test = store.load("test")
+    table = evaluate(store, row=test.row, score=np.zeros(len(test)), log=log)
+    assert table.row(MODEL).auc == 0.5
+    assert table.row(MODEL).log_loss is None
+    told = "`model` has an undefined metric: its log loss is infinite, since a score of 0 or 1 was wrong"
+    assert told in table.notes
+    table.to_dict()
+
+
+def test_users_and_items_unseen_in_training_are_counted(clicks):
+    log, store = clicks
+    train, test = store.load("train"), store.load("test")
+    table = evaluate(store, row=test.row, score=np.full(len(test), 0.5), log=log)
+    new = ~np.isin(test.user, train.user)
+    assert table.unseen["users"] == len(set(test.user[new])) > 0
+    assert table.unseen["user_rows"] == new.sum()
+    assert any(note.startswith(f"unseen in training: {table.unseen['users']} users") for note in table.notes)
+
+
+def test_the_best_possible_is_left_out_where_the_label_is_no_click(tmp_path):
+    log, store = stored(tmp_path, PreferenceLabel(preference={"order": 1.0, "cart": 0.5, "click": 0.1}))
+    test = store.load("test")
+    table = evaluate(store, row=test.row, score=np.linspace(0.1, 0.9, len(test)), log=log)
+    assert [row.name for row in table.rows] == [MODEL, *BASELINES]
+    assert table.row(MODEL).auc == pytest.approx(area(np.linspace(0.1, 0.9, len(test)), test.labels[:, 0]), abs=1e-6)
+
+
+def test_rows_that_do_not_fit_are_named(clicks):
+    _, store = clicks
+    test, train = store.load("test"), store.load("train")
+    with pytest.raises(DataError, match=rf"row {train.row.min():,} was scored and is not in the test part"):
+        evaluate(store, row=[test.row[0], train.row.min()], score=[0.5, 0.5])
+    with pytest.raises(DataError, match="2 rows and 1 scores"):
+        evaluate(store, row=test.row[:2], score=[0.5])
+    with pytest.raises(DataError, match="no row was scored"):
+        evaluate(store, row=[], score=[])
+
+
+def test_it_is_shown_to_people_and_written_for_programs(clicks, tmp_path):
+    log, store = clicks
+    test = store.load("test")
+    table = evaluate(store, row=test.row, score=np.full(len(test), 0.05), log=log)
+    out = io.StringIO()
+    rich.print(table, file=out)
+    Console(file=out, width=100).print(table)
+    text = out.getvalue()
+    assert all(name in text for name in (MODEL, *BASELINES, BEST, "AUC", "log loss", "unseen in training"))
+    assert "0.5000" in text
+    record = json.loads(table.write(tmp_path / "deep" / "metrics.json").read_text())
+    assert record == table.to_dict()
+    assert record["rows"][1]["log_loss"] is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="file"):
+        table.write(tmp_path / "file" / "metrics.json")
+
+
+def test_a_store_without_users_and_items_has_no_baselines(tmp_path, clicks):
+    _, store = clicks
+    tables = {}
+    for name in ("train", "test"):
+        part = store.load(name)
+        tables[name] = pa.table({
+            "user_id": part.ids[:, 0], "item_id": part.ids[:, 1], "click": part.labels[:, 0], "@row": part.row,
+        })  # fmt: skip
+    bare = FeatureStore(tmp_path / "bare")
+    words = {name: store.vocabulary(name) for name in ("user_id", "item_id")}
+    bare.write(tables, schema=store.schema, vocabularies=words)
+    table = evaluate(bare, row=bare.load("test").row, score=np.full(len(bare.load("test")), 0.5))
+    assert [row.name for row in table.rows] == [MODEL]
