@@ -106,6 +106,7 @@ def test_a_folder_without_manifest_never_appears(tmp_path):
 
 def test_an_error_on_the_way_leaves_the_old_bundle(tmp_path):
     before = write(tmp_path / "b", content=b"old").manifest.files
+
     def interrupted() -> None:
         with writing(tmp_path / "b", overwrite=True) as folder:
             (folder / "model.onnx").write_bytes(b"new")
