@@ -19,12 +19,12 @@ class LogLoss(Metric):
     Rows are widened to float64 and added in it: the value depends on the cut into batches by less than 1e-12
     of itself.
 
+    `update(scores, targets)` takes scores (B,) of any floating dtype and targets (B,) in [0, 1], a share where a row
+    stands for several. `compute()` gives a float32 scalar, NaN where it is undefined. Targets of one class are no
+    obstacle here.
+
     Args:
         from_logits: Whether `update` is given logits, or else probabilities in [0, 1].
-
-            `update(scores, targets)`: scores (B,) of any floating dtype; targets (B,) in [0, 1], a share where
-            a row stands for several. `compute()` gives a float32 scalar, NaN where it is undefined. Targets of one
-            class are no obstacle here.
 
     Attributes:
         reason: Why the last `compute()` gave NaN: no rows, scores that are not finite or no probabilities, or

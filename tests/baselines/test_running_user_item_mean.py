@@ -1,5 +1,3 @@
-"""All four baselines against loops that anyone can check, on small random logs full of ties."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -7,13 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_mp.baselines.earlier_sums import earlier_sums
 from lightning_mp.baselines.item_mean import item_mean
 from lightning_mp.baselines.popularity import popularity
 from lightning_mp.baselines.running_user_item_mean import running_user_item_mean
-from lightning_mp.baselines.smoothed_mean import smoothed_mean
 from lightning_mp.baselines.user_item_mean import user_item_mean
-from lightning_mp.errors import ConfigurationError, DataError
+from lightning_mp.errors import ConfigurationError
 
 rows = st.lists(
     st.tuples(st.integers(-1, 4), st.integers(0, 5), st.integers(0, 6), st.sampled_from([0.0, 1.0, 0.25])),
@@ -26,39 +22,6 @@ priors = st.floats(0.1, 50)
 def columns(log):
     user, item, time, label = zip(*log, strict=True)
     return list(user), list(item), list(time), list(label)
-
-
-def slow_mean(keys, labels, key, prior):
-    mine = [label for other, label in zip(keys, labels, strict=True) if other == key]
-    return (sum(mine) + prior * np.mean(labels)) / (len(mine) + prior)
-
-
-@given(rows, rows)
-@settings(deadline=None, max_examples=100)
-def test_popularity_counts_training_rows(train, test):
-    items, wanted = columns(train)[1], columns(test)[1]
-    assert popularity(items, wanted).tolist() == [items.count(item) for item in wanted]
-
-
-@given(rows, rows, priors)
-@settings(deadline=None, max_examples=100)
-def test_item_mean_is_the_smoothed_mean_of_the_item(train, test, prior):
-    _, items, _, labels = columns(train)
-    wanted = columns(test)[1]
-    slow = [slow_mean(items, labels, item, prior) for item in wanted]
-    assert item_mean(items, labels, wanted, prior=prior) == pytest.approx(slow, abs=1e-12)
-
-
-@given(rows, rows, priors)
-@settings(deadline=None, max_examples=100)
-def test_user_item_mean_adds_both_and_takes_the_mean_of_all_off(train, test, prior):
-    users, items, _, labels = columns(train)
-    slow = [
-        slow_mean(users, labels, user, prior) + slow_mean(items, labels, item, prior) - np.mean(labels)
-        for user, item, _, _ in test
-    ]
-    fast = user_item_mean(users, items, labels, *columns(test)[:2], prior=prior)
-    assert fast == pytest.approx(slow, abs=1e-12)
 
 
 def slow_running(log, prior):
@@ -91,33 +54,12 @@ def test_later_rows_change_no_earlier_score_and_the_order_of_the_file_none_at_al
     assert running_user_item_mean(*columns([log[i] for i in order])) == pytest.approx(before[order], abs=1e-12)
 
 
-def test_equal_times_never_see_each_other():
-    count, total = earlier_sums([1] * 4, [5, 5, 6, 5], [1.0, 1.0, 1.0, 1.0])
-    assert count.tolist() == [0, 0, 3, 0]
-    assert total.tolist() == [0.0, 0.0, 3.0, 0.0]
-
-
-def test_logs_without_rows_have_answers_or_say_so():
-    assert popularity([], [1, 2]).tolist() == [0, 0]
+def test_no_rows_have_no_scores_and_columns_that_do_not_fit_are_named():
     assert running_user_item_mean([], [], [], []).shape == (0,)
-    assert item_mean([1], [1.0], []).shape == (0,)
-    with pytest.raises(DataError, match="no training rows"):
-        item_mean([], [], [1])
-
-
-@pytest.mark.parametrize("prior", [0.0, -1.0, float("nan")])
-def test_a_prior_that_cannot_be_is_named(prior):
-    with pytest.raises(ConfigurationError, match=f"`prior` must be above 0, got {prior!r}"):
-        smoothed_mean([1], [1], [1], prior=prior)
-    with pytest.raises(ConfigurationError, match=f"`prior` must be above 0, got {prior!r}"):
-        running_user_item_mean([1], [1], [1], [1], prior=prior)
-
-
-def test_columns_of_different_length_are_named():
-    with pytest.raises(ConfigurationError, match="2 keys and 1 labels"):
-        item_mean([1, 2], [1.0], [1])
     with pytest.raises(ConfigurationError, match="2 users, 1 items, 1 times, 1 labels"):
         running_user_item_mean([1, 2], [1], [1], [1])
+    with pytest.raises(ConfigurationError, match="`prior` must be above 0, got 0"):
+        running_user_item_mean([1], [1], [1], [1], prior=0)
 
 
 def test_movielens_gives_the_known_figures(shared):
