@@ -34,9 +34,9 @@ class LossScaleMonitor(Callback):
     without it. Nothing is read from the device but on the Trainer's logging steps and after a skip; with a fused
     optimizer a skip is known on the next logging step. A run without a gradient scaler is left alone.
 
-    Each skip is one more `OverflowEvent` in `events`. Its layers are known where the gradients still tell them. After
-    an overflow in the forward pass, after clipping has spread a NaN over all gradients, and with a fused optimizer
-    they don't; then the next 100 steps are traced, and the next skip among them has its layers.
+    Each skip is one more `OverflowEvent` in `events`. Its layers are read from the gradients, or, for an overflow of
+    the forward pass, from running the batch again on a shadow of the module. Where that cannot tell (clipping has
+    spread a NaN, a fused optimizer told late), the next 100 steps are traced, and the next skip has its layers.
 
     Args:
         min_scale: Loss scale below which it counts as collapsed.

@@ -13,6 +13,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from torch.utils.hooks import RemovableHandle
 
 from lightning_mp.precision.backward_order import backward_order
+from lightning_mp.precision.forward_replay import ForwardReplay
 from lightning_mp.precision.forward_trace import ForwardTrace, non_finite_outputs
 from lightning_mp.precision.loss_scale import ScalerSettings
 from lightning_mp.precision.non_finite import finite_flags, non_finite_names, unique_layers
@@ -45,6 +46,7 @@ class StepWatch:
         self._attempts: list[StepAttempt] = []
         self._losses: list[Tensor] = []
         self._trace = ForwardTrace()
+        self._replay = ForwardReplay()
         self._traced_steps_left = 0
         self._order: dict[int, int] = {}
         self._batch: Any = None
@@ -80,8 +82,11 @@ class StepWatch:
         self.saw_backward = self.tried_in_batch = False
         self._batch = batch
         self._batches += 1
+        self._replay.forget()
         if self._traced_steps_left:
             self._trace.attach(module)
+        elif self._name_layers:
+            self._replay.attach(module)
 
     def see_loss(self, loss: Tensor) -> None:
         """Call before each backward pass.
@@ -107,6 +112,7 @@ class StepWatch:
             self._optimizers.append(optimizer)
             self._handles.append(optimizer.register_step_pre_hook(self._on_step))
         self.tried_in_batch = True
+        self._replay.detach()
         attempt = StepAttempt(
             step=step,
             optimizer=optimizer,
@@ -175,6 +181,8 @@ class StepWatch:
     def end_batch(self) -> None:
         """Call when the batch is done."""
         self._trace.detach()
+        self._replay.detach()
+        self._replay.forget()
         self._batch = None
 
     def release(self) -> None:
@@ -200,7 +208,8 @@ class StepWatch:
         entries, _ = tree_flatten_with_path(self._batch)
         inputs = {f"batch{keystr(path)}": value for path, value in entries if isinstance(value, Tensor)}
         weights = unique_layers(non_finite_names(dict(module.named_parameters())))
-        return (*non_finite_names(inputs), *(weights or non_finite_outputs(attempt.outputs)))
+        traced = non_finite_outputs(attempt.outputs) if attempt.outputs else self._replay.non_finite_layers()
+        return (*non_finite_names(inputs), *(weights or traced))
 
     def _began_backward_in(self, module: nn.Module, attempt: StepAttempt, fresh: bool) -> tuple[str, ...]:
         if attempt.finite is not None:

@@ -165,7 +165,35 @@ def test_a_non_finite_batch_is_named(toy, make_trainer, batches):
     monitor = LossScaleMonitor()
     make_trainer(callbacks=[monitor]).fit(toy(), loader)
     (event,) = monitor.events
-    assert (event.step, event.origin, event.layers) == (2, "forward", ("batch[0]",))
+    assert (event.step, event.origin) == (2, "forward")
+    assert event.layers[:2] == ("batch[0]", "first")
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "4"])
+def test_the_layer_of_a_single_forward_overflow_is_named(make_trainer, batches, layer):
+    class OneNetwork(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(
+                nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 1)
+            )
+            self.calls = 0
+
+        def training_step(self, batch, batch_idx):
+            self.calls += 1
+            factor = 1e7 if batch_idx == 3 else 1.0
+            getattr(self.net, layer).weight.data.mul_(factor)
+            return self.net(batch[0]).float().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    module, monitor = OneNetwork(), LossScaleMonitor(patience=99)
+    make_trainer(callbacks=[monitor]).fit(module, batches(4))
+    (event,) = monitor.events
+    assert (event.step, event.origin, event.layers[0]) == (3, "forward", f"net.{layer}")
+    assert module.calls == 4
+    assert module.net[1].num_batches_tracked == 4
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -174,7 +202,7 @@ def test_the_layer_of_a_repeated_forward_overflow_is_named(toy, make_trainer, ba
     monitor = LossScaleMonitor()
     make_trainer(callbacks=[monitor]).fit(module, batches(9))
     assert [event.origin for event in monitor.events] == ["forward"] * 3
-    assert [event.layers[0] for event in list(monitor.events)[1:]] == ["first", "first"]
+    assert [event.layers[0] for event in monitor.events] == ["first"] * 3
     assert not any(layer._forward_hooks for layer in module.modules())
 
 

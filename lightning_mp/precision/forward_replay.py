@@ -1,0 +1,142 @@
+"""Run the forward pass of a batch once more, on a shadow of the module, to find where it overflowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
+
+from lightning_mp.precision.forward_trace import ForwardTrace, is_compiled, non_finite_outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Call:
+    name: str
+    module: nn.Module
+    args: Any
+    kwargs: Any
+    device_type: str
+    autocast: bool
+    dtype: torch.dtype
+
+
+class ForwardReplay:
+    """Hooks that remember the inputs of a module's parts, as far as they come straight from the batch.
+
+    Inputs that are activations are not kept: they would stay in memory through the backward pass. So a module that
+    hands the batch to one network is replayed whole, a module with its layers side by side up to the first of them.
+    Compiled modules, and runs of several processes, whose layers may wait for each other, are not replayed.
+
+    Example:
+        >>> net = nn.Sequential(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)))
+        >>> replay = ForwardReplay()
+        >>> replay.attach(net)
+        >>> _ = net(torch.tensor([[float("inf")]]))
+        >>> replay.detach()
+        >>> replay.non_finite_layers()
+        ('0.0', '0.1')
+    """
+
+    def __init__(self) -> None:
+        self._handles: list[RemovableHandle] = []
+        self._calls: list[_Call] = []
+
+    def attach(self, module: nn.Module) -> None:
+        """Put a hook on each part of a module.
+
+        Args:
+            module: The outermost module.
+        """
+        several = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if self._handles or several or is_compiled(module):
+            return
+        for name, part in _parts(module, ""):
+            self._handles.append(part.register_forward_pre_hook(self._hook(name), with_kwargs=True))
+
+    def detach(self) -> None:
+        """Take the hooks off; the inputs stay."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def forget(self) -> None:
+        """Drop the inputs."""
+        self._calls.clear()
+
+    def non_finite_layers(self) -> tuple[str, ...]:
+        """Run the remembered parts again and see whose output is not finite.
+
+        Parameters are shared with the module, all else is a shadow: buffers, random state, hooks and attributes of
+        the module stay as they are.
+
+        Returns:
+            Names of layers in the order they ran; empty if all was finite or a part refused to run again.
+        """
+        found: list[str] = []
+        for call in self._calls:
+            shadow = nn.ModuleDict()
+            shadow.add_module("part", _shadow(call.module, {}))
+            trace = ForwardTrace()
+            trace.attach(shadow)
+            devices = range(torch.cuda.device_count()) if call.device_type == "cuda" else ()
+            try:
+                with (
+                    torch.no_grad(),
+                    torch.random.fork_rng(devices),
+                    torch.autocast(call.device_type, dtype=call.dtype, enabled=call.autocast),
+                ):
+                    shadow["part"](*call.args, **call.kwargs)
+            except Exception:  # noqa: S112 - a user's module: what cannot run twice stays without a name
+                continue
+            found += [call.name + name.removeprefix("part") for name in non_finite_outputs(trace.outputs)]
+        return tuple(dict.fromkeys(found))
+
+    def _hook(self, name: str) -> Any:
+        def remember(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+                return
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            if tensors and all(tensor.grad_fn is None for tensor in tensors):
+                device_type = tensors[0].device.type
+                self._calls.append(
+                    _Call(
+                        name=name,
+                        module=module,
+                        args=args,
+                        kwargs=kwargs,
+                        device_type=device_type,
+                        autocast=torch.is_autocast_enabled(device_type),
+                        dtype=torch.get_autocast_dtype(device_type),
+                    )
+                )
+
+        return remember
+
+
+def _parts(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in module.named_children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from _parts(child, f"{prefix}{name}.")
+        else:
+            yield prefix + name, child
+
+
+def _shadow(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
+    """The same module with parameters shared, buffers copied and no hooks."""
+    if id(module) in made:
+        return made[id(module)]
+    shadow = made[id(module)] = object.__new__(type(module))
+    attributes = {name: type(value)() if "_hooks" in name else value for name, value in vars(module).items()}
+    attributes["_parameters"] = dict(module._parameters)  # noqa: SLF001 - as nn.Module keeps them
+    attributes["_buffers"] = {name: None if b is None else b.clone() for name, b in module._buffers.items()}  # noqa: SLF001
+    attributes["_modules"] = {
+        name: None if child is None else _shadow(child, made)
+        for name, child in module._modules.items()  # noqa: SLF001
+    }
+    vars(shadow).update(attributes)
+    return shadow

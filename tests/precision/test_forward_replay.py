@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from lightning_mp.precision.float32_layers import Float32Layers
+from lightning_mp.precision.forward_replay import ForwardReplay
+
+
+def watched(module, *inputs):
+    replay = ForwardReplay()
+    replay.attach(module)
+    with torch.autocast("cpu", dtype=torch.float16):
+        module(*inputs)
+    replay.detach()
+    assert not any(inner._forward_pre_hooks for inner in module.modules())
+    return replay
+
+
+def network():
+    return nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2)))
+
+
+def test_the_replay_leaves_everything_as_it_was():
+    net, seen = network(), []
+    net[0][1].register_forward_hook(lambda *_: seen.append(1))
+    replay = watched(net, torch.randn(5, 4) * 1e9)
+    state, random, attributes = copy.deepcopy(net.state_dict()), torch.get_rng_state(), dict(vars(net[0][1]))
+    assert replay.non_finite_layers()[0] == "0.0"
+    torch.testing.assert_close(net.state_dict(), state, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(random, torch.get_rng_state())
+    assert vars(net[0][1]) == attributes
+    assert seen == [1]
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_it_runs_in_the_precision_of_the_first_time():
+    net = network()
+    replay = watched(net, torch.randn(5, 4) * 1e6)  # overflows float16, not float32
+    assert replay.non_finite_layers()[0] == "0.0"
+    kept = Float32Layers({"0.0": net[0][0]})
+    assert watched(net, torch.randn(5, 4) * 1e6).non_finite_layers() == ()
+    kept.release()
+
+
+def test_activations_are_not_kept_and_a_part_that_refuses_has_no_name():
+    class Flat(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+        def forward(self, x):
+            return self.parts[1](self.parts[0](x))
+
+    replay = watched(Flat(), torch.full((2, 4), 1e9))
+    assert replay.non_finite_layers() == ("parts.0",)
+
+    class Once(nn.Module):
+        runs: list[int] = []  # noqa: RUF012
+
+        def forward(self, x):
+            self.runs.append(1)
+            if len(self.runs) > 1:
+                raise RuntimeError("only once")
+            return x
+
+    assert watched(nn.Sequential(Once()), torch.full((2, 4), float("inf"))).non_finite_layers() == ()
