@@ -11,8 +11,10 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.callbacks.keep_in_fp32 import KeepInFP32 as KeepInFP32
     from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
     from lightning_mp.callbacks.onnx_export import OnnxExport as OnnxExport
+    from lightning_mp.callbacks.resumable_random_state import ResumableRandomState as ResumableRandomState
     from lightning_mp.data.store.feature_store import FeatureStore as FeatureStore
     from lightning_mp.datamodules.ranking import RankingDataModule as RankingDataModule
+    from lightning_mp.datamodules.resumable_loader import ResumableLoader as ResumableLoader
     from lightning_mp.models.ranking import RankingModule as RankingModule
     from lightning_mp.networks.dcn_v2 import DCNv2 as DCNv2
     from lightning_mp.plugins.mixed_precision import mixed_precision as mixed_precision
@@ -29,6 +31,8 @@ _HOMES = {
     "OnnxExport": "lightning_mp.callbacks.onnx_export",
     "RankingDataModule": "lightning_mp.datamodules.ranking",
     "RankingModule": "lightning_mp.models.ranking",
+    "ResumableLoader": "lightning_mp.datamodules.resumable_loader",
+    "ResumableRandomState": "lightning_mp.callbacks.resumable_random_state",
     "mixed_precision": "lightning_mp.plugins.mixed_precision",
 }
 
@@ -41,6 +45,8 @@ __all__ = [
     "OnnxExport",
     "RankingDataModule",
     "RankingModule",
+    "ResumableLoader",
+    "ResumableRandomState",
     "__version__",
     "mixed_precision",
 ]

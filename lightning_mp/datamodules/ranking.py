@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_mp.data.columns import Columns
@@ -21,7 +18,8 @@ from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.data.store.store_manifest import StoreManifest
 from lightning_mp.data.synthetic.settings import SyntheticLog
 from lightning_mp.data.time_split import TimeSplit
-from lightning_mp.datamodules.index_sampler import IndexSampler
+from lightning_mp.datamodules.resumable_loader import ResumableLoader
+from lightning_mp.datamodules.row_order import Shuffle
 from lightning_mp.datamodules.store_dataset import StoreDataset
 from lightning_mp.errors import ConfigurationError, DataError
 from lightning_mp.schema import FeatureSchema
@@ -56,7 +54,10 @@ class RankingDataModule(pl.LightningDataModule):
         on_overflow: What becomes of a float16 feature that holds too large a number: refuse, float32, or clip.
         synthetic: Settings of the synthetic log.
         batch_size: Rows a batch, in each process.
+        shuffle: Order of the training rows: `"global"`; `"block"`, which reads neighbouring rows together and is about
+            twice as fast, as good on a store's rows, and right for stores larger than memory; `"none"`.
         seed: Of the order of the training rows.
+        num_workers: Processes that make batches. A store's rows need none: a thread gathers them ahead.
 
     Raises:
         ConfigurationError: A log without columns, label or features, or `batch_size` below 1.
@@ -87,7 +88,9 @@ class RankingDataModule(pl.LightningDataModule):
         on_overflow: Literal["raise", "float32", "clip"] = "raise",
         synthetic: SyntheticLog | None = None,
         batch_size: int = 4096,
+        shuffle: Literal["global", "block", "none"] = "global",
         seed: int = 0,
+        num_workers: int = 0,
     ) -> None:
         super().__init__()
         if batch_size < 1:
@@ -108,7 +111,9 @@ class RankingDataModule(pl.LightningDataModule):
         self.on_overflow = on_overflow
         self.synthetic = synthetic
         self.batch_size = batch_size
+        self.shuffle = shuffle
         self.seed = seed
+        self.num_workers = num_workers
         self._manifest: StoreManifest | None = None
 
     @property
@@ -153,19 +158,21 @@ class RankingDataModule(pl.LightningDataModule):
         self._manifest = self.store.manifest
 
     @override
-    def train_dataloader(self) -> DataLoader[dict[str, Tensor]]:
-        return self._loader("train", shuffle=True)
+    def train_dataloader(self) -> ResumableLoader:
+        # A Trainer that overfits a few batches needs the same ones each epoch.
+        fixed = self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
+        return self._loader("train", shuffle="none" if fixed else self.shuffle)
 
     @override
-    def val_dataloader(self) -> DataLoader[dict[str, Tensor]] | list[DataLoader[dict[str, Tensor]]]:
+    def val_dataloader(self) -> ResumableLoader | list[ResumableLoader]:
         return self._loader("validation") if self._opened().rows("validation") else []
 
     @override
-    def test_dataloader(self) -> DataLoader[dict[str, Tensor]]:
+    def test_dataloader(self) -> ResumableLoader:
         return self._loader("test")
 
     @override
-    def predict_dataloader(self) -> DataLoader[dict[str, Tensor]]:
+    def predict_dataloader(self) -> ResumableLoader:
         return self._loader("test", with_items=True)
 
     def _opened(self) -> StoreManifest:
@@ -173,21 +180,17 @@ class RankingDataModule(pl.LightningDataModule):
             self._manifest = self.store.manifest
         return self._manifest
 
-    def _loader(self, split: str, *, shuffle: bool = False, with_items: bool = False) -> DataLoader[dict[str, Tensor]]:
+    def _loader(self, split: str, *, shuffle: Shuffle = "none", with_items: bool = False) -> ResumableLoader:
         manifest, trainer = self._opened(), self.trainer
         if not manifest.rows(split):
             raise DataError(f"the store `{self.store.path}` has no {split} rows", "change `split`")
-        dataset = StoreDataset(self.store.load(split, manifest.version), with_items=with_items)
-        sampler = IndexSampler(
-            len(dataset),
+        return ResumableLoader(
+            StoreDataset(self.store.load(split, manifest.version), with_items=with_items),
             batch_size=self.batch_size,
             shuffle=shuffle,
             seed=self.seed,
+            num_workers=self.num_workers,
+            pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
             num_replicas=1 if trainer is None else trainer.world_size,
             rank=0 if trainer is None else trainer.global_rank,
         )
-        on_gpu = trainer is not None and trainer.strategy.root_device.type == "cuda"
-        # The generator is for the loader's own draws: without one it would take numbers from the global stream, and a
-        # run with a validation loader would train otherwise than one without.
-        generator = torch.Generator().manual_seed(self.seed)
-        return DataLoader(dataset, sampler=sampler, batch_size=None, pin_memory=on_gpu, generator=generator)

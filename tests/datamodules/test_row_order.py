@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_mp.datamodules.row_order import RowOrder
+from lightning_mp.errors import ConfigurationError
+
+MODES = st.sampled_from(["global", "block", "none"])
+
+
+def rows_of(order, epoch=0):
+    return torch.cat(list(order.batches(epoch))).tolist()
+
+
+@given(
+    rows=st.one_of(st.integers(1, 200), st.integers(8000, 20000)),
+    batch_size=st.one_of(st.integers(1, 40), st.sampled_from([999, 4096, 9000])),
+    replicas=st.integers(1, 4),
+    shuffle=MODES,
+    epoch=st.integers(0, 3),
+)
+def test_every_row_once_in_batches_of_the_right_size(rows, batch_size, replicas, shuffle, epoch):
+    if rows < replicas:
+        with pytest.raises(ConfigurationError, match=f"{rows} rows do not go round {replicas} processes"):
+            RowOrder(rows, batch_size=batch_size, shuffle=shuffle, num_replicas=replicas)
+        return
+    orders = [
+        RowOrder(rows, batch_size=batch_size, shuffle=shuffle, num_replicas=replicas, rank=rank)
+        for rank in range(replicas)
+    ]
+    batches = [[len(batch) for batch in order.batches(epoch)] for order in orders]
+    assert [len(order) for order in orders] == [len(sizes) for sizes in batches]
+    assert len({len(sizes) for sizes in batches}) == 1, "the processes would wait for each other for ever"
+    for sizes in batches:
+        assert all(size == batch_size for size in sizes[:-1])
+        assert sizes[-1] <= batch_size + (1 if shuffle != "none" or replicas == 1 else 2)
+        assert sizes[-1] > 1 or batch_size == 1 or len(sizes) == 1
+    seen = sorted(row for order in orders for row in rows_of(order, epoch))
+    if shuffle == "none":
+        assert seen == list(range(rows))
+    else:
+        assert len(set(seen)) == len(seen) == rows - rows % replicas
+
+
+@given(rows=st.integers(2, 20000), batch_size=st.sampled_from([1, 16, 1000, 4096]), shuffle=MODES, data=st.data())
+def test_an_order_begins_anywhere(rows, batch_size, shuffle, data):
+    order = RowOrder(rows, batch_size=max(batch_size, rows // 50 + 1), shuffle=shuffle, seed=5)
+    start = data.draw(st.integers(0, len(order)))
+    whole = list(order.batches(1))
+    rest = list(order.batches(1, start))
+    assert len(rest) == len(whole) - start
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(rest, whole[start:], strict=True))
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+def test_the_order_is_a_function_of_seed_and_epoch(shuffle):
+    def order(seed, epoch):
+        torch.manual_seed(np.random.default_rng().integers(2**31))
+        return rows_of(RowOrder(500, batch_size=7, shuffle=shuffle, seed=seed), epoch)
+
+    assert order(3, 1) == order(3, 1)
+    assert len({tuple(order(seed, epoch)) for seed in range(4) for epoch in range(4)}) == 16
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+def test_the_global_generator_is_left_alone(shuffle):
+    before = torch.random.get_rng_state()
+    rows_of(RowOrder(10000, batch_size=10, shuffle=shuffle))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_window_is_read_in_few_pieces():
+    windows = list(RowOrder(100_000, batch_size=1024, shuffle="block").windows(0))
+    assert len(windows) == 13
+    assert all(len(window.pieces) <= 9 for window in windows[:-1])  # the epoch's first row may cut one in two
+    assert all(sum(len(batch) for batch in window.batches) == 8192 for window in windows[:-1])
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ConfigurationError, match="`batch_size` must be at least 1, got 0"):
+        RowOrder(3, batch_size=0)
+    with pytest.raises(ConfigurationError, match="`shuffle` must be 'global', 'block' or 'none', got 'random'"):
+        RowOrder(3, batch_size=1, shuffle="random")
