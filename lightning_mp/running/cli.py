@@ -21,7 +21,7 @@ from lightning_mp.errors import ConfigurationError
 from lightning_mp.running import checkpoint_options
 from lightning_mp.running.command_line import command_line, with_recipes
 from lightning_mp.running.recipe_parser import RecipeParser
-from lightning_mp.running.report import report
+from lightning_mp.running.report import report_fit, report_test
 from lightning_mp.running.score_writer import write_scores
 
 _EVALUATES = ("validate", "test", "predict")
@@ -88,7 +88,11 @@ class RecipeCLI(LightningCLI):
         """Test the best checkpoint and say where everything is."""
         if self.trainer.received_sigterm:
             raise SIGTERMException
-        report(self.trainer, self.model, self.datamodule)
+        report_fit(self.trainer, self.model, self.datamodule)
+
+    def after_test(self) -> None:
+        """Set the model beside the baselines."""
+        report_test(self.trainer, self.model, self.datamodule)
 
     def predict(
         self,
