@@ -37,8 +37,10 @@ READERS = [name for name in CALLBACKS if name.endswith(("Monitor", "Report", "Ex
 # What they log comes from a run with a feature store; their own tests compare it with the docstring.
 LOG_IN_A_RECOMMENDER = {"OnnxExport"}
 
+_OURS = "lightning_mp.errors.LightningMPWarning"
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*`OnnxExport` wrote no bundle.*:lightning_mp.errors.LightningMPWarning"),
+    pytest.mark.filterwarnings(f"ignore:the training loader of .* has no `state_dict`:{_OURS}"),
+    pytest.mark.filterwarnings(f"ignore:.*`OnnxExport` wrote no bundle.*:{_OURS}"),
     pytest.mark.filterwarnings("ignore:.*`isinstance.treespec, LeafSpec.` is deprecated.*"),
 ]
 
