@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,13 +10,18 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 import pytest
 import yaml
 from sybil import Sybil
 from sybil.example import Example
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
+
+from lightning_mp.cli.main import main
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
@@ -72,11 +78,19 @@ def known_subcommand(words: list[str]) -> None:
             )
 
 
+@cache
 def help_text(subcommand: str) -> str:
-    command = [sys.executable, "-W", "ignore", "-m", "lightning_mp", subcommand, "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, f"`lightning-mp {subcommand} --help` ended with {done.returncode}: {done.stderr}"
-    return done.stdout
+    code, shown, complaint = in_this_process(subcommand, "--help")
+    assert code == 0, f"`lightning-mp {subcommand} --help` ended with {code}: {complaint}"
+    return shown
+
+
+def in_this_process(*words: str) -> tuple[int, str, str]:
+    """Exit code and output of a command that reads its arguments and does no more: seconds less than a new process."""
+    with redirect_stdout(io.StringIO()) as shown, redirect_stderr(io.StringIO()) as complaint, catch_warnings():
+        simplefilter("ignore")
+        code = main(words)
+    return code, shown.getvalue(), complaint.getvalue()
 
 
 def settings(example: Example) -> None:
@@ -89,9 +103,8 @@ def settings(example: Example) -> None:
     whole = {"model", "data"} <= set(part)
     configs = [written] if whole else [CHECKOUT / "recipes" / "quickstart.yaml", written]
     words = [word for config in configs for word in ("--config", str(config))]
-    command = [sys.executable, "-W", "ignore", "-m", "lightning_mp", "fit", *words, "--print_config"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    code, _, complaint = in_this_process("fit", *words, "--print_config")
+    assert code == 0, complaint
 
 
 def parsed_json(example: Example) -> None:
