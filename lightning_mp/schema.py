@@ -12,8 +12,9 @@ from lightning_mp.errors import SchemaError
 
 Kind = Literal["id", "categorical", "numeric", "vector", "multi_categorical", "sequence"]
 Role = Literal["user", "item", "context", "label", "time", "weight"]
-Missing = Literal["unknown", "constant", "mean", "refuse"]
-TransformKind = Literal["none", "zscore", "signed_log", "log1p", "log1p_zscore", "linear"]
+Missing = Literal["unknown", "constant", "mean", "median", "mode", "refuse"]
+TransformKind = Literal["none", "zscore", "signed_log", "log1p", "log1p_zscore", "log1p_flag", "linear", "quantile",
+                        "power_of_two", "robust_clip"]  # fmt: skip
 
 VERSION = 1
 _AGAIN = "write it again with `lightning-mp prepare`"
@@ -52,11 +53,11 @@ class Feature:
         vocabulary_size: Rows of its embedding table, the unknown row 0 included; `None` for numbers.
         vocabulary_digest: sha256 of the vocabulary, in order; `None` for numbers.
         transform: What was done to the raw number before it was stored.
-        missing: What stands in for a missing value: row 0, `missing_value`, the training mean (fitted
-            into `missing_value`), or a refusal.
+        missing: What stands in for a missing value: row 0, `missing_value`, the training mean or median (fitted
+            into `missing_value`), the training mode of its group (kept in the store), or a refusal.
         missing_value: The raw number that replaces a missing one, before `transform`.
-        window_us: Length of the window of a derived feature, in microseconds.
-        delay_us: Time until an event may be known, in microseconds.
+        window_us: Length of the window of a feature made of earlier events, in microseconds; `None` for all time.
+        delay_us: Time until an event may be known to it, in microseconds; `None` for a feature made of no events.
     """
 
     name: str

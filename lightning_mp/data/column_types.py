@@ -12,7 +12,7 @@ from lightning_mp.data.rejects import positions
 from lightning_mp.data.typed_text import Typed, to_bool, to_double, to_int64
 from lightning_mp.errors import DataError
 
-ColumnType = Literal["auto", "string", "int64", "double", "bool"]
+ColumnType = Literal["auto", "string", "int64", "double", "bool", "time"]
 
 _EXACT_UNTIL: Final = {pa.float16(): 2**11, pa.float32(): 2**24, pa.float64(): 2**53}
 _DOUBLE_DIGITS: Final = "has more digits than a float64 keeps"

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from lightning_mp.artifacts import digest
 from lightning_mp.data.column_types import ColumnType
 from lightning_mp.data.columns import Columns, EventFlags
 from lightning_mp.data.csv_dialect import CsvDialect
-from lightning_mp.data.csv_file import CsvFile
 from lightning_mp.data.event_kinds import EventKinds
-from lightning_mp.data.input_file import file_kind
-from lightning_mp.data.parquet_file import ParquetFile
+from lightning_mp.data.event_source import Paths, open_source, source_digest, source_files
 from lightning_mp.data.rejects import Rejects
 from lightning_mp.data.required_columns import require_columns
+from lightning_mp.data.table_spool import TableSpool
 from lightning_mp.data.typed_rows import TypedRows
 from lightning_mp.errors import ConfigurationError, DataError
 
@@ -29,17 +26,18 @@ class EventLog:
     """An event log in memory, typed.
 
     Attributes:
-        table: A row an event that was kept, in the order of the file: `row` (int64, data row of the file, from 0),
+        table: A row an event that was kept, in the order of the files: `row` (int64, data row, from 0, the files' rows
+            counted on),
             `user` and `item` (text or int64), `time` (int64, UTC microseconds), `event` (text, long form) or one bool
             column a flag (wide form), `value` (double) if mapped, then the attributes. Missing is null, never "".
-        rejects: Rows that were left out: `line` (from 1; in Parquet the row, from 1), `column`, `value`, `reason`;
-            the first 10,000 of them, by line.
+        rejects: Rows that were left out: `line` (from 1; in Parquet the row, from 1), `column`, `value`, `reason`,
+            `file` (where there are several); the first 10,000 of them, by line.
         rejected: How many were left out.
-        rows: All data rows of the file.
+        rows: All data rows of the files.
         counts: Kept rows by kind of event; in the wide form a row counts as an impression and under each set flag.
         ignored: Rows that `event_map` dropped, by the log's own word.
         time_formats: Rows by the way their time was written, such as `epoch seconds`.
-        digest: sha256 of the file.
+        digest: sha256 of the file, or over the digests of several.
     """
 
     table: pa.Table
@@ -53,7 +51,7 @@ class EventLog:
 
 
 def read_events(
-    path: str | Path,
+    path: Paths,
     *,
     columns: Columns,
     event_map: Mapping[str, str | None] | None = None,
@@ -62,17 +60,19 @@ def read_events(
     max_bad_share: float = 0.001,
     progress: Progress | None = None,
 ) -> EventLog:
-    r"""Read a CSV or Parquet event log.
+    r"""Read an event log: CSV, Parquet or JSON lines, one file or several.
 
-    Nothing is guessed from the first rows: CSV is read as text and typed by rule over all rows, Parquet keeps its
-    types. Keys stay as they are written. A row that cannot be read is rejected with its line, column, value and reason.
+    Nothing is guessed from the first rows: CSV and JSON are read as text and typed by rule over all rows, Parquet keeps
+    its types. In JSON lines a nested field is called `outer.inner`; a list of objects gives a row an object. Keys stay
+    as they are written. A row that cannot be read is rejected with its line, column, value and reason.
 
     Args:
-        path: The file.
+        path: The file, a list of files, or a pattern such as `logs/*.csv`; several files are read one after another.
         columns: Where it keeps what.
         event_map: Kind of each word of the event column that is not a kind itself; `ignore` or null drops its rows.
             Case and surrounding spaces do not count.
-        attributes: Further columns to keep, with the type of each; `"auto"`: text in a CSV, the file's own in Parquet.
+        attributes: Further columns to keep, with the type of each; `"auto"`: text in a CSV, the file's own in Parquet;
+            `"time"` becomes int64 UTC microseconds.
         csv: How a CSV file is written.
         max_bad_share: Share in [0, 1] of rows that may be rejected.
         progress: Called with one line of text now and then.
@@ -95,37 +95,42 @@ def read_events(
     """
     if not 0 <= max_bad_share <= 1:
         raise ConfigurationError(f"`max_bad_share` must be in [0, 1], got {max_bad_share!r}", "use 0.001")
-    file, dialect, rejects = Path(path), csv or CsvDialect(), Rejects()
+    files, dialect, rejects = source_files(path), csv or CsvDialect(), Rejects()
     attributes = dict(attributes or {})
     _refuse_clash(columns, attributes)
-    reader = ParquetFile(file) if file_kind(file) == "parquet" else CsvFile(file, dialect, rejects)
     names = list(dict.fromkeys([*columns.source_columns().values(), *attributes]))
-    require_columns(file, reader.header, names, columns, delimiter=reader.delimiter)
     kinds = EventKinds(event_map or {})
     rows = TypedRows(columns, attributes, kinds, rejects, dialect)
-    tables, told = [], 0.0
-    for block in reader.blocks(names):
-        tables.append(rows.table(block))
-        if progress and told + 0.1 <= block.done < 1:
-            told = block.done
-            progress(f"read {reader.rows_seen:,} rows of {file.name} ({told:.0%})")
-    if not reader.rows_seen:
-        raise DataError(f"`{file}` holds a header and no rows", "check what was to write it")
+    spool, seen = TableSpool(), 0
+    for file in files:
+        rejects.file = str(file) if len(files) > 1 else ""
+        reader = open_source(file, dialect, rejects)
+        require_columns(file, reader.header, names, columns, delimiter=reader.delimiter)
+        told = 0.0
+        for block in reader.blocks(names):
+            spool.add(rows.table(replace(block, rows=block.rows + seen)))
+            if progress and told + 0.1 <= block.done < 1:
+                told = block.done
+                progress(f"read {reader.rows_seen:,} rows of {file.name} ({told:.0%})")
+        if not reader.rows_seen:
+            raise DataError(f"`{file}` holds a header and no rows", "check what was to write it")
+        seen += reader.rows_seen
+    shown = str(files[0]) if len(files) == 1 else f"{files[0]}` and {len(files) - 1:,} more `{files[-1]}"
     if isinstance(columns.event, str):
-        kinds.require_known(str(file), columns.event)
-    rejects.require_share(str(file), reader.rows_seen, max_bad_share)
-    table = pa.concat_tables(tables).combine_chunks()
+        kinds.require_known(shown, columns.event)
+    rejects.require_share(shown, seen, max_bad_share)
+    table = spool.table()
     if not table.num_rows:
-        raise _nothing_kept(file, reader.rows_seen, kinds, rejects)
+        raise _nothing_kept(shown, seen, kinds, rejects)
     return EventLog(
-        table=table,
+        table=table if spool.on_disk else table.combine_chunks(),
         rejects=rejects.table(),
         rejected=rejects.total,
-        rows=reader.rows_seen,
+        rows=seen,
         counts=dict(kinds.counts),
         ignored=dict(kinds.ignored),
         time_formats=dict(rows.time_formats),
-        digest=digest(file),
+        digest=source_digest(files),
     )
 
 
@@ -139,7 +144,7 @@ def _refuse_clash(columns: Columns, attributes: Mapping[str, ColumnType]) -> Non
             raise ConfigurationError(problem, f"rename the column `{name}` in the file")
 
 
-def _nothing_kept(file: Path, rows: int, kinds: EventKinds, rejects: Rejects) -> DataError:
+def _nothing_kept(file: str, rows: int, kinds: EventKinds, rejects: Rejects) -> DataError:
     ignored = ", ".join(f"`{word}` {count:,}" for word, count in kinds.ignored.most_common(4)) or "none"
     problem = f"`{file}`: none of {rows:,} rows was kept; rejected: {rejects.summary() or 'none'}; ignored: {ignored}"
     return DataError(problem, "map the kinds that count in `event_map`" if kinds.ignored else "mend the file")

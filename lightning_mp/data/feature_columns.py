@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from lightning_mp.data.columns import Columns
 from lightning_mp.data.feature_spec import FeatureSpec
+from lightning_mp.data.imputation import ModeFill, fill_modes, fit_modes
+from lightning_mp.data.needed_columns import mapped_column
 from lightning_mp.data.numeric_column import fit_numeric
 from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.data.zone_clock import ZoneClock
@@ -31,12 +33,16 @@ class FeatureColumn:
         values: (N,) int32 vocabulary rows, or float64 numbers after the transform.
         vocabulary: Of an indexed feature.
         note: One line on how it came out.
+        fill: What stands in for a missing category, where that is a mode.
+        filled: How many were filled from where.
     """
 
     feature: Feature
     values: npt.NDArray[np.int32] | npt.NDArray[np.float64]
     vocabulary: Vocabulary | None
     note: str
+    fill: ModeFill | None = None
+    filled: dict[str, int] = field(default_factory=dict)
 
 
 def feature_columns(
@@ -51,7 +57,7 @@ def feature_columns(
         columns: Where the file kept what.
 
     Returns:
-        One entry a spec, in their order.
+        One entry a spec, in their order, behind it the indicator of its missing values where one is asked for.
 
     Raises:
         DataError: A column holds nothing, or something its rule refuses.
@@ -65,8 +71,38 @@ def feature_columns(
             feature, values, note = fit_numeric(spec, table[name], table["row"], training)
             made.append(FeatureColumn(feature=feature, values=values, vocabulary=None, note=note))
         else:
-            made.append(_indexed(spec, table[name], training))
+            made.append(_categories(spec, table, training, columns))
+        if spec.indicator and name is not None:
+            made.append(_indicator(spec, table[name], training))
     return made
+
+
+def _categories(spec: FeatureSpec, table: pa.Table, training: Mask, columns: Columns) -> FeatureColumn:
+    values = table[spec.table_column(columns) or ""]
+    if spec.missing_rule != "mode":
+        return _indexed(spec, values, training)
+    groups = {name: table[mapped_column(name, columns)] for name in spec.missing_by}
+    fill = fit_modes(values, groups, training)
+    filled, counts = fill_modes(fill, values, groups)
+    made = _indexed(spec, filled, training)
+    told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    share = f"{values.null_count / max(len(values), 1):.1%} missing"
+    return replace(made, note=f"{made.note}; {share}, filled from: {told or 'nowhere'}", fill=fill, filled=counts)
+
+
+def _indicator(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> FeatureColumn:
+    missing = values.is_null().to_numpy().astype(np.float64)
+    feature = Feature(
+        name=f"{spec.name}_missing",
+        kind="numeric",
+        role=spec.role,
+        source_dtype="double",
+        stored_dtype="float16",
+        missing="constant",
+        missing_value=0.0,
+    )
+    note = f"1 in {missing[training].mean():.1%} of the training rows"
+    return FeatureColumn(feature=feature, values=missing, vocabulary=None, note=note)
 
 
 def _indexed(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> FeatureColumn:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lightning_mp.data.columns import Columns
+from lightning_mp.data.history import History, HistorySettings
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.schema import Missing, TransformKind
 
@@ -20,12 +21,21 @@ class FeatureSpec:
         name: Its name in the schema and in requests.
         kind: `id` (the user's or the item's key, by `role`), `categorical`, or `numeric`.
         role: What it describes; `weight` makes a numeric column the weight of each row in the loss.
-        column: Column of the log; the feature's name when left out. An `id` takes the mapped user or item column.
+        column: Column of the log, else of the items, else of the users; the feature's name when left out. An `id` takes
+            the mapped user or item column.
         of: Takes the value from the row's own time: `hour` (0 to 23) or `weekday` (0 is Monday), for `categorical`.
+        history: Makes the value of the events before the row (`lightning_mp.data.history`), for `numeric`:
+            `{of: click, per: impression, by: [user, category], window: 7d, as: rate, prior: 20}`.
+        known_at: Column with the time at which the value came to be; a row whose value is not older is refused.
         transform: Of a `numeric` one (`lightning_mp.data.transforms`); `zscore` when left out.
-        missing: What stands in for a missing value: `unknown` (row 0) for ids and categories, else `mean` of the
-            training part, `constant`, or `refuse`. Left out: `unknown`, and `mean` for numbers.
+        missing: What stands in for a missing value. Ids and categories: `unknown` (row 0; the default), `mode` (the
+            most frequent value of the training part; of equally frequent ones the smallest), or `refuse`. Numbers:
+            `mean` (the default) or `median` of the training part, `constant`, or `refuse`.
+        missing_by: With `mode`: columns whose group gives the mode, from the narrowest on, such as
+            `[category_id, category_code]`; where a group has none, the next one's, at last that of all rows. In a
+            column of paths (`furniture.bedroom.bed`) each shorter path is a group too.
         missing_value: The number for `missing: constant`, before the transform.
+        indicator: Adds a feature `<name>_missing`: 1 where the value is missing, else 0.
         dtype: How a `numeric` one is stored. `auto`: float16 where the transformed training column survives it.
         min_count: Training rows a category must have to get a row of its own.
         max_size: Rows of the embedding table at most.
@@ -40,9 +50,13 @@ class FeatureSpec:
     role: Literal["user", "item", "context", "weight"] = "context"
     column: str | None = None
     of: Calendar | None = None
+    history: HistorySettings | None = None
+    known_at: str | None = None
     transform: TransformKind | None = None
     missing: Missing | None = None
+    missing_by: tuple[str, ...] = ()
     missing_value: float | None = None
+    indicator: bool = False
     dtype: Literal["auto", "float16", "float32"] = "auto"
     min_count: int = 1
     max_size: int | None = None
@@ -50,12 +64,17 @@ class FeatureSpec:
 
     def __post_init__(self) -> None:
         numeric = self.kind == "numeric"
-        allowed = ("mean", "constant", "refuse") if numeric else ("unknown", "refuse")
+        allowed = ("mean", "median", "constant", "refuse") if numeric else ("unknown", "mode", "refuse")
         faults = {
             "an `id` needs role `user` or `item`": self.kind == "id" and self.role not in ("user", "item"),
             "`role: weight` needs kind `numeric`": self.role == "weight" and not numeric,
             "`of` needs kind `categorical` and no `column`": self.of is not None
             and (self.kind != "categorical" or self.column is not None),
+            "`history` needs kind `numeric`, and no `column`, `of` or `known_at`": self.history is not None
+            and (not numeric or self.column is not None or self.of is not None or self.known_at is not None),
+            "`missing_by` needs `missing: mode`": bool(self.missing_by) and self.missing != "mode",
+            "`indicator` is for a value that may be missing": self.indicator
+            and (self.missing == "refuse" or self.of is not None or self.role == "weight" or self.kind == "id"),
             "`transform` is for kind `numeric`": self.transform is not None and not numeric,
             "`dtype` is for kind `numeric`; ids and categories are int32": self.dtype != "auto" and not numeric,
             f"`missing` must be one of {', '.join(allowed)}": self.missing is not None and self.missing not in allowed,
@@ -67,6 +86,7 @@ class FeatureSpec:
         for fault, found in faults.items():
             if found:
                 raise ConfigurationError(f"feature `{self.name}`: {fault}", "change its entry in `features`")
+        _ = self.past
 
     @property
     def missing_rule(self) -> Missing:
@@ -75,9 +95,14 @@ class FeatureSpec:
             return self.missing or "refuse"
         return self.missing or ("mean" if self.kind == "numeric" else "unknown")
 
+    @property
+    def past(self) -> History | None:
+        """The history that the feature is made of, if it is."""
+        return None if self.history is None else History.from_settings(self.name, self.history)
+
     def source_column(self, columns: Columns) -> str | None:
         """The file's column that the feature is read from; `None` for one made from the time."""
-        if self.of is not None:
+        if self.of is not None or self.history is not None:
             return None
         if self.kind == "id" and self.column is None:
             return columns.user if self.role == "user" else columns.item
@@ -85,6 +110,8 @@ class FeatureSpec:
 
     def table_column(self, columns: Columns) -> str | None:
         """The column of an `EventLog`'s table: that of a mapped role where the file's column is mapped."""
+        if self.history is not None:
+            return history_column(self.name)
         source = self.source_column(columns)
         mapped = {columns.user: "user", columns.item: "item"}
         if columns.value is not None:
@@ -92,3 +119,8 @@ class FeatureSpec:
         if self.kind == "id":
             mapped |= {columns.user: "user"} if self.role == "user" else {columns.item: "item"}
         return None if source is None else mapped.get(source, source)
+
+
+def history_column(name: str) -> str:
+    """Column of the table that holds the history of the feature called `name`."""
+    return f"history of {name}"

@@ -9,9 +9,10 @@ from typing import Final, Literal
 
 from lightning_mp.errors import DataError
 
-FileKind = Literal["csv", "parquet"]
+FileKind = Literal["csv", "parquet", "json lines"]
 _SUFFIXES: Final[dict[str, FileKind]] = {
     ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".inter": "csv", ".parquet": "parquet", ".pq": "parquet",
+    ".jsonl": "json lines", ".ndjson": "json lines",
 }  # fmt: skip
 _MAGIC: Final = {
     b"\x1f\x8b": ("gzip", "unpack it first: `gunzip`"),
@@ -19,7 +20,7 @@ _MAGIC: Final = {
     b"\x28\xb5\x2f\xfd": ("zstd", "unpack it first: `unzstd`"),
     b"ARROW1": ("Arrow IPC", "write it as Parquet"),
 }
-_HINT: Final = "give a CSV file (.csv, .tsv, .txt) or a Parquet file (.parquet, .pq)"
+_HINT: Final = "give a CSV file (.csv, .tsv, .txt), a Parquet file (.parquet, .pq), or JSON lines (.jsonl, .ndjson)"
 
 
 def file_kind(path: str | Path) -> FileKind:
@@ -29,7 +30,7 @@ def file_kind(path: str | Path) -> FileKind:
         path: As the user gave it.
 
     Returns:
-        `"csv"` or `"parquet"`.
+        `"csv"`, `"parquet"` or `"json lines"`.
 
     Raises:
         DataError: It is missing, a folder, empty, not readable, or of another kind.

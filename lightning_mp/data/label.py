@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
 
 from lightning_mp.data.durations import duration_us
 from lightning_mp.data.event_kinds import EVENT_KINDS
 from lightning_mp.errors import ConfigurationError
+
+WEIGHTS: Final = {"order": 1.0, "cart": 0.5, "click": 0.1, "view": 0.0}
+"""A usual choice for shops, not a measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +18,15 @@ class EventLabel:
     """Whether an event happened.
 
     In the wide form the event's flag is the label of each row. In the long form each row of kind `per` is labelled 1
-    when the same user has an event of kind `event` with the same item at its time or up to `within` after it.
+    when the same user has an event of kind `event` with the same item at its time or up to `within` after it. Where
+    negatives are drawn, the rows of kind `event` are labelled 1 and the drawn ones 0.
 
     Args:
         event: The kind that counts, such as `click`.
         per: Kind of the rows that are labelled (long form); `impression` where the log has any, else `view`.
         within: Length of the window after the row (long form): `30min`, `12h`, `7d`.
+        credit: `last`: an event counts for the latest row before it alone (last touch); `all`: for every row in whose
+            window it falls.
 
     Raises:
         ConfigurationError: A kind or a length of time that does not exist, or `per` is `event`.
@@ -29,10 +35,13 @@ class EventLabel:
     event: str
     per: str | None = None
     within: str = "1d"
+    credit: Literal["last", "all"] = "last"
 
     def __post_init__(self) -> None:
         _require_kinds({"label.event": self.event, **({} if self.per is None else {"label.per": self.per})})
         duration_us(self.within, name="label.within")
+        if self.credit not in ("last", "all"):
+            raise ConfigurationError(f"`label.credit` must be last or all, got {self.credit!r}", "leave it out")
         if self.per == self.event:
             raise ConfigurationError(f"`label.per` and `label.event` are both `{self.event}`", "label another kind")
 
@@ -40,6 +49,11 @@ class EventLabel:
     def name(self) -> str:
         """Name of the label column."""
         return self.event
+
+    @property
+    def within_us(self) -> int:
+        """How far the label looks ahead, in microseconds."""
+        return duration_us(self.within, name="label.within")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +76,14 @@ class ValueLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceLabel:
-    """How much a user wanted an item: the highest weight of the pair's events, over the highest weight there is.
+    """How much a user wanted an item, in [0, 1]: what the pair's events weigh, over what becomes 1.
 
     Args:
         preference: Weight of each kind, from 0 on; kinds that are not named weigh 0.
+        rule: `max`: the highest weight of the pair's events, over the highest weight there is. `decayed_sum`: their
+            sum, an event counting half when it is `half_life` later than the pair's first; over the 99th percentile of
+            the training part's sums above 0, and 1 at most.
+        half_life: Of `decayed_sum`.
 
     Raises:
         ConfigurationError: A kind that does not exist, a negative weight, or none above 0.
@@ -74,9 +92,14 @@ class PreferenceLabel:
         The weights order 1, cart 0.5, click 0.1 are a usual choice for shops, not a measurement.
     """
 
-    preference: dict[str, float]
+    preference: dict[str, float] = field(default_factory=lambda: dict(WEIGHTS))
+    rule: Literal["max", "decayed_sum"] = "max"
+    half_life: str = "7d"
 
     def __post_init__(self) -> None:
+        if self.rule not in ("max", "decayed_sum") or duration_us(self.half_life, name="label.half_life") == 0:
+            problem = f"`label.rule` is {self.rule!r} with a half-life of {self.half_life}"
+            raise ConfigurationError(problem, "use `max`, or `decayed_sum` with a half-life above 0")
         _require_kinds({f"label.preference.{kind}": kind for kind in self.preference})
         wrong = {kind: weight for kind, weight in self.preference.items() if not 0 <= weight < float("inf")}
         if wrong or not any(self.preference.values()):

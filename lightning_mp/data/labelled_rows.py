@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lightning_mp.data.columns import Columns, EventFlags
 from lightning_mp.data.durations import duration_us
@@ -14,7 +15,7 @@ from lightning_mp.data.event_label import followed_by
 from lightning_mp.data.events import EventLog
 from lightning_mp.data.label import EventLabel, Label, PreferenceLabel, ValueLabel
 from lightning_mp.data.preference import preference_scores
-from lightning_mp.data.time_split import PARTS, TimeSplit
+from lightning_mp.data.time_split import EMBARGO, PARTS, TimeSplit
 from lightning_mp.errors import ConfigurationError, DataError
 
 Float32 = npt.NDArray[np.float32]
@@ -29,11 +30,17 @@ class LabelledRows:
         positions: (N,) int64, rows of the log's table, ascending.
         labels: (N,) float32 in [0, 1].
         parts: (N,) text: `train`, `validation` or `test`.
+        train_until: First time that is no longer training.
+        embargoed: Rows left out because they stand too close before a cut.
+        censored: Test rows whose label looks beyond the end of the log.
     """
 
     positions: Int64
     labels: Float32
     parts: npt.NDArray[np.str_]
+    train_until: int = 0
+    embargoed: int = 0
+    censored: int = 0
 
 
 def labelled_rows(log: EventLog, pair: Int64, *, columns: Columns, label: Label, split: TimeSplit) -> LabelledRows:
@@ -50,15 +57,33 @@ def labelled_rows(log: EventLog, pair: Int64, *, columns: Columns, label: Label,
         ConfigurationError: The label names a kind or column that the log does not have.
         DataError: No row can be labelled, a part is empty, or all training rows have the same label.
     """
+    time, horizon = _numpy(log.table["time"]), 0
     if isinstance(label, PreferenceLabel):
         rows = _by_preference(log, pair, columns, label, split)
     else:
-        positions, labels = _by_event(log, pair, columns, label) if isinstance(label, EventLabel) else _by_value(
-            log.table[_value_column(columns, label)], label
-        )  # fmt: skip
-        rows = LabelledRows(positions=positions, labels=labels, parts=split.parts(_numpy(log.table["time"])[positions]))
+        if isinstance(label, ValueLabel):
+            positions, labels = _by_value(log.table[_value_column(columns, label)], label)
+        else:
+            positions, labels, horizon = _by_event(log, pair, columns, label)
+        parts = split.parts(time[positions], horizon_us=horizon)
+        rows = LabelledRows(positions=positions, labels=labels, parts=parts)
+    rows = _without_embargo(rows, time, horizon)
     _require_two_classes(rows, label, log)
     return rows
+
+
+def _without_embargo(rows: LabelledRows, time: Int64, horizon: int) -> LabelledRows:
+    times, kept = time[rows.positions], rows.parts != EMBARGO
+    late = (rows.parts == "test") & (times > time.max() - horizon)
+    return replace(
+        rows,
+        positions=rows.positions[kept],
+        labels=rows.labels[kept],
+        parts=rows.parts[kept],
+        train_until=int(times[rows.parts != "train"].min()),
+        embargoed=int(np.count_nonzero(~kept)),
+        censored=int(np.count_nonzero(late)),
+    )
 
 
 def _value_column(columns: Columns, label: ValueLabel) -> str:
@@ -75,30 +100,41 @@ def _by_value(values: pa.ChunkedArray, label: ValueLabel) -> tuple[Int64, Float3
     return positions, (numbers[positions] >= label.at_least).astype(np.float32)
 
 
-def _by_event(log: EventLog, pair: Int64, columns: Columns, label: EventLabel) -> tuple[Int64, Float32]:
+def _by_event(log: EventLog, pair: Int64, columns: Columns, label: EventLabel) -> tuple[Int64, Float32, int]:
+    """Positions, labels, and how far the labels look ahead."""
     there = ", ".join(f"{kind} {count:,}" for kind, count in log.counts.items())
     if isinstance(columns.event, EventFlags):
         if label.event not in columns.event.flags:
             problem = f"label: no flag column is mapped to `{label.event}`; mapped are {', '.join(columns.event.flags)}"
             raise ConfigurationError(problem, f"map it: `columns.event.flags: {{{label.event}: its column}}`")
         flags = log.table[label.event].to_numpy().astype(np.float32)
-        return np.arange(len(flags), dtype=np.int64), flags
-    per = label.per or ("impression" if log.counts.get("impression") else "view")
+        return np.arange(len(flags), dtype=np.int64), flags, 0
+    drawn = log.table["event"].null_count > 0
+    per = label.event if drawn else label.per or ("impression" if log.counts.get("impression") else "view")
     for kind in (per, label.event):
         if not log.counts.get(kind):
             problem = f"label: the log has no events of kind `{kind}`; it has {there}"
             raise DataError(problem, "change `label.event`, `label.per` or `event_map`")
-    kinds = log.table["event"].combine_chunks().dictionary_encode()
-    words = kinds.dictionary.to_pylist()
-    codes = kinds.indices.to_numpy()
+    is_event = _is(log.table, label.event)
+    if drawn:
+        positions = np.flatnonzero(is_event | log.table["event"].is_null().to_numpy())
+        return positions, is_event[positions].astype(np.float32), 0
+    is_row = _is(log.table, per)
     found = followed_by(
         pair,
         _numpy(log.table["time"]),
-        codes == words.index(label.event),
-        duration_us(label.within, name="label.within"),
+        is_event,
+        label.within_us,
+        is_row=is_row,
+        last_touch=label.credit == "last",
     )
-    positions = np.flatnonzero(codes == words.index(per))
-    return positions, found[positions].astype(np.float32)
+    positions = np.flatnonzero(is_row)
+    return positions, found[positions].astype(np.float32), label.within_us
+
+
+def _is(table: pa.Table, kind: str) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = pc.fill_null(pc.equal(table["event"], kind), False).to_numpy()
+    return found
 
 
 def _by_preference(
@@ -106,17 +142,20 @@ def _by_preference(
 ) -> LabelledRows:
     time, weights = _numpy(log.table["time"]), _weights(log.table, columns, label)
     parts = split.parts(time)
-    highest = max(label.preference.values())
+    half_life = duration_us(label.half_life, name="label.half_life") if label.rule == "decayed_sum" else None
     # Part by part: a pair's events of the test part must not raise its label in the training part.
     found = []
     for part in PARTS:
         inside = np.flatnonzero(parts == part)
-        rows, scores = preference_scores(pair[inside], time[inside], weights[inside], highest)
+        rows, scores = preference_scores(pair[inside], time[inside], weights[inside], half_life_us=half_life)
         found.append((inside[rows], scores))
+    top = max(label.preference.values())
+    if half_life is not None and (found[0][1] > 0).any():
+        top = float(np.quantile(found[0][1][found[0][1] > 0], 0.99))
     positions = np.concatenate([rows for rows, _ in found])
     order = np.argsort(positions)
     positions = positions[order]
-    labels = np.concatenate([scores for _, scores in found])[order]
+    labels = np.minimum(np.concatenate([scores for _, scores in found])[order] / top, 1.0).astype(np.float32)
     return LabelledRows(positions=positions, labels=labels, parts=parts[positions])
 
 
@@ -127,10 +166,10 @@ def _weights(table: pa.Table, columns: Columns, label: PreferenceLabel) -> npt.N
             flags = table[kind].to_numpy()
             weights = np.maximum(weights, np.where(flags, label.preference.get(kind, 0.0), 0.0))
         return weights
-    kinds = table["event"].combine_chunks().dictionary_encode()
-    by_code = np.array([label.preference.get(kind, 0.0) for kind in kinds.dictionary.to_pylist()])
-    weights = by_code[kinds.indices.to_numpy()]
-    return np.asarray(weights, dtype=np.float64)
+    weights = np.zeros(table.num_rows)
+    for kind, weight in label.preference.items():
+        weights[_is(table, kind)] = weight
+    return weights
 
 
 def _require_two_classes(rows: LabelledRows, label: Label, log: EventLog) -> None:

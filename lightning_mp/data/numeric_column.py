@@ -61,6 +61,8 @@ def fit_numeric(
         transform=transform,
         missing=spec.missing_rule,
         missing_value=fill,
+        window_us=None if spec.past is None else spec.past.window_us,
+        delay_us=None if spec.past is None else spec.past.delay_us,
     )
     return feature, values, note
 
@@ -78,9 +80,11 @@ def _fill_value(spec: FeatureSpec, raw: Float64, missing: Mask, rows: pa.Chunked
         return None
     present = raw[training & ~missing]
     if not present.size:
-        problem = f"feature `{spec.name}` has no value in {training.sum():,} training rows, so it has no mean"
+        problem = (
+            f"feature `{spec.name}` has no value in {training.sum():,} training rows, so it has no {spec.missing_rule}"
+        )
         raise DataError(problem, "drop the feature, or use `missing: constant`")
-    return float(present.mean())
+    return float(np.median(present) if spec.missing_rule == "median" else present.mean())
 
 
 def _fit(spec: FeatureSpec, values: Float64) -> Transform:

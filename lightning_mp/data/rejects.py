@@ -27,11 +27,14 @@ class Rejects:
     Attributes:
         total: How many.
         reasons: How many by column and reason.
+        file: Which is being read, where there are several.
     """
 
     total: int = 0
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
-    _rows: list[tuple[int, str, str, str]] = field(default_factory=list)
+    file: str = ""
+    _rows: list[tuple[int, str, str, str, str]] = field(default_factory=list)
+    _files: dict[str, int] = field(default_factory=dict)
 
     def add(self, line: int, column: str, value: str, reason: str) -> None:
         """Note one row.
@@ -45,7 +48,8 @@ class Rejects:
         self.total += 1
         self.reasons[column, reason] += 1
         if len(self._rows) < KEPT:
-            self._rows.append((line, column, value if len(value) <= 200 else value[:199] + "…", reason))
+            self._files.setdefault(self.file, len(self._files))
+            self._rows.append((line, column, value if len(value) <= 200 else value[:199] + "…", reason, self.file))
 
     def add_many(
         self, wrong: npt.NDArray[np.bool_], lines: npt.NDArray[np.int64], column: str, values: pa.Array, reason: str
@@ -68,9 +72,10 @@ class Rejects:
         self.reasons[column, reason] += rest
 
     def table(self) -> pa.Table:
-        """The first rows, by line: columns `line`, `column`, `value`, `reason`."""
-        ordered = sorted(self._rows)
-        return pa.Table.from_pylist([dict(zip(_SCHEMA.names, row, strict=True)) for row in ordered], schema=_SCHEMA)
+        """The first rows, by file and line: `line`, `column`, `value`, `reason`, and `file` where one was named."""
+        ordered = sorted(self._rows, key=lambda row: (self._files[row[4]], row))
+        schema = _SCHEMA if set(self._files) <= {""} else _SCHEMA.append(pa.field("file", pa.string()))
+        return pa.Table.from_pylist([dict(zip(schema.names, row, strict=False)) for row in ordered], schema=schema)
 
     def require_share(self, file: str, rows: int, max_bad_share: float) -> None:
         """Refuse a file of which too many rows were rejected.
@@ -85,11 +90,12 @@ class Rejects:
         """
         if not self.total or self.total <= max_bad_share * rows:
             return
-        line, column, value, reason = min(self._rows)
+        line, column, value, reason, place = min(self._rows, key=lambda row: (self._files[row[4]], row))
         of = f"column `{column}`: {value!r} {reason}" if column else f"the row {reason}: {value!r}"
+        there = f" of `{place}`" if place else ""
         raise DataError(
             f"`{file}`: {self.total:,} of {rows:,} rows are bad ({self.total / rows:.3%}, allowed are "
-            f"{max_bad_share:.3%}); first at line {line:,}, {of}; all: {self.summary()}",
+            f"{max_bad_share:.3%}); first at line {line:,}{there}, {of}; all: {self.summary()}",
             self._hint(self.total / rows),
         )
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lightning_mp.data.durations import duration_us
 from lightning_mp.data.iso_time import to_iso, to_microseconds
 from lightning_mp.errors import ConfigurationError, DataError
 
 PARTS = ("train", "validation", "test")
+EMBARGO = "embargo"
+"""Rows that belong to no part: too close before a cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +27,11 @@ class TimeSplit:
         validation: Share in [0, 1) of the rows before the test part, the latest of them; 0 for no such part.
         test: Share in (0, 1) of all rows, the latest of them; not used when `at` is given.
         at: Point in time from which on rows are test, as an ISO date or time; without an offset it is UTC.
+        embargo: Length of time before each cut whose rows belong to no part, such as `1d`. Left out: as long as a label
+            looks ahead, so that no training label is decided by what happened in a later part.
 
     Raises:
-        ConfigurationError: A share is outside its range, or `at` is not an ISO date or time.
+        ConfigurationError: A share is outside its range, `at` is not an ISO date or time, or `embargo` no length.
 
     Example:
         >>> TimeSplit(validation=0.25, test=0.5).parts([10, 20, 30, 40, 50, 60, 70, 80]).tolist()
@@ -36,6 +41,7 @@ class TimeSplit:
     validation: float = 0.1
     test: float = 0.2
     at: str | None = None
+    embargo: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.validation < 1:
@@ -44,15 +50,18 @@ class TimeSplit:
             raise ConfigurationError(f"`split.test` must be in (0, 1), got {self.test!r}", "use 0.2")
         if self.at is not None:
             _microseconds(self.at)
+        if self.embargo is not None:
+            duration_us(self.embargo, name="split.embargo")
 
-    def parts(self, time: npt.ArrayLike) -> npt.NDArray[np.str_]:
+    def parts(self, time: npt.ArrayLike, *, horizon_us: int = 0) -> npt.NDArray[np.str_]:
         """The part of each row.
 
         Args:
             time: (N,) int64 UTC microseconds, in any order.
+            horizon_us: How far a row's label looks ahead; the embargo where `embargo` is left out.
 
         Returns:
-            (N,) text: `"train"`, `"validation"` or `"test"`.
+            (N,) text: `"train"`, `"validation"`, `"test"`, or `"embargo"`.
 
         Raises:
             DataError: A part that was asked for would be empty: too few rows, too few distinct times, or `at`
@@ -72,6 +81,7 @@ class TimeSplit:
             )
             raise DataError(problem, "move `split.at`, or use `split.test` on a log that spans more time")
         parts = np.full(moments.shape, "train", dtype="<U10")
+        gap = horizon_us if self.embargo is None else duration_us(self.embargo, name="split.embargo")
         if self.validation:
             validation_from = int(before[_position(before.size, self.validation)])
             if validation_from == before[0]:
@@ -79,8 +89,15 @@ class TimeSplit:
                     f"the time split leaves no training rows before the validation part at {to_iso(validation_from)}"
                 )
                 raise DataError(problem, "lower `split.validation`, or use a log that spans more time")
+            parts[moments >= validation_from - gap] = EMBARGO
             parts[moments >= validation_from] = "validation"
+        parts[moments >= test_from - gap] = EMBARGO
         parts[moments >= test_from] = "test"
+        for part in PARTS if gap else ():
+            if not (parts == part).any() and (part != "validation" or self.validation):
+                problem = f"an embargo of {gap / 3.6e9:g} hours leaves no {part} rows"
+                hint = "shorten the label's window, set `split.embargo: 0s`, or use a log that spans more time"
+                raise DataError(problem, hint)
         return parts
 
     def _test_from(self, ordered: npt.NDArray[np.int64]) -> int:

@@ -9,10 +9,14 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
+from lightning_mp.data.attribute_table import AttributeTable
 from lightning_mp.data.columns import Columns
 from lightning_mp.data.csv_dialect import CsvDialect
+from lightning_mp.data.event_source import Paths
 from lightning_mp.data.feature_spec import FeatureSpec
+from lightning_mp.data.guarded_features import LeakageGuard
 from lightning_mp.data.label import EventLabel, PreferenceLabel, ValueLabel
+from lightning_mp.data.negatives import Negatives
 from lightning_mp.data.prepare import prepare
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.data.store.store_manifest import StoreManifest
@@ -40,8 +44,8 @@ class RankingDataModule(pl.LightningDataModule):
     the batch before it. Over several processes each takes its share of one common order.
 
     Args:
-        path: The log, a CSV or Parquet file; `"synthetic"` draws one (`synthetic`) beside the store. Left out, the
-            store is used as it stands.
+        path: The log: a CSV, Parquet or JSON lines file, a list of files, or a pattern such as `logs/*.csv`;
+            `"synthetic"` draws one (`synthetic`) beside the store. Left out, the store is used as it stands.
         store: Folder of the store. It is made, or made anew, when the log or the settings below changed.
         columns: Where the log keeps what.
         label: What a row is labelled with: `{event: click}`, `{value: rating, at_least: 4}`, or
@@ -50,6 +54,11 @@ class RankingDataModule(pl.LightningDataModule):
         event_map: Kind of each word of the log that is not a kind itself.
         split: Where the parts begin.
         csv: How a CSV file is written.
+        items: Table of the items' attributes, joined by their key.
+        users: Table of the users' attributes.
+        sessions: Pause that ends a user's session, such as `30min`; makes `session` and `dwell` for histories.
+        negatives: Draws rows for a log that holds what was taken and not what was shown.
+        leakage: How closely features are looked at for what they cannot know.
         max_bad_share: Share in [0, 1] of rows that may be rejected.
         on_overflow: What becomes of a float16 feature that holds too large a number: refuse, float32, or clip.
         synthetic: Settings of the synthetic log.
@@ -75,7 +84,7 @@ class RankingDataModule(pl.LightningDataModule):
 
     def __init__(
         self,
-        path: str | None = None,
+        path: str | list[str] | None = None,
         *,
         store: str,
         columns: Columns | None = None,
@@ -84,6 +93,11 @@ class RankingDataModule(pl.LightningDataModule):
         event_map: dict[str, str | None] | None = None,
         split: TimeSplit | None = None,
         csv: CsvDialect | None = None,
+        items: AttributeTable | None = None,
+        users: AttributeTable | None = None,
+        sessions: str | None = None,
+        negatives: Negatives | None = None,
+        leakage: LeakageGuard | None = None,
         max_bad_share: float = 0.001,
         on_overflow: Literal["raise", "float32", "clip"] = "raise",
         synthetic: SyntheticLog | None = None,
@@ -107,6 +121,11 @@ class RankingDataModule(pl.LightningDataModule):
         self.event_map = event_map
         self.split = split
         self.csv = csv
+        self.items = items
+        self.users = users
+        self.sessions = sessions
+        self.negatives = negatives
+        self.leakage = leakage
         self.max_bad_share = max_bad_share
         self.on_overflow = on_overflow
         self.synthetic = synthetic
@@ -122,11 +141,14 @@ class RankingDataModule(pl.LightningDataModule):
         return self._opened().schema
 
     @property
-    def log_path(self) -> Path | None:
+    def log_path(self) -> Paths | None:
         """The log that the store is made from; `None` for a store that is used as it stands."""
-        if self.path == SYNTHETIC:
-            return self.store.path.with_name(f"{self.store.path.name}-log.parquet")
-        return None if self.path is None else Path(self.path)
+        return self.path if self._drawn is None else self._drawn
+
+    @property
+    def _drawn(self) -> Path | None:
+        """Where the synthetic log goes."""
+        return self.store.path.with_name(f"{self.store.path.name}-log.parquet") if self.path == SYNTHETIC else None
 
     @override
     def prepare_data(self) -> None:
@@ -136,8 +158,8 @@ class RankingDataModule(pl.LightningDataModule):
             raise ConfigurationError(problem, "pass `--data.path FILE`, or `path=` in Python")
         if log is None or columns is None or label is None or features is None:
             return
-        if self.path == SYNTHETIC:
-            (self.synthetic or SyntheticLog()).write(log)
+        if self._drawn is not None:
+            (self.synthetic or SyntheticLog()).write(self._drawn)
         prepare(
             log,
             self.store,
@@ -147,6 +169,11 @@ class RankingDataModule(pl.LightningDataModule):
             event_map=self.event_map,
             split=self.split,
             csv=self.csv,
+            items=self.items,
+            users=self.users,
+            sessions=self.sessions,
+            negatives=self.negatives,
+            leakage=self.leakage,
             max_bad_share=self.max_bad_share,
             on_overflow=self.on_overflow,
             progress=rank_zero_info,

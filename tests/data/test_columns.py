@@ -89,7 +89,7 @@ def test_yaml(tmp_path, text, event, label_text, label):
         (lambda: PreferenceLabel(preference={"order": -1.0, "cart": 1.0}), "needs weights from 0 on"),
         (lambda: FeatureSpec(name="x", kind="id"), "feature `x`: an `id` needs role `user` or `item`"),
         (lambda: FeatureSpec(name="x", kind="numeric", of="hour"), "feature `x`: `of` needs kind `categorical`"),
-        (lambda: FeatureSpec(name="x", kind="categorical", missing="mean"), "`missing` must be one of unknown, refuse"),
+        (lambda: FeatureSpec(name="x", kind="categorical", missing="mean"), "`missing` must be one of unknown, mode, refuse"),
         (lambda: FeatureSpec(name="x", kind="numeric", missing="constant"), "`missing: constant` needs `missing_value`"),
         (lambda: FeatureSpec(name="x", kind="categorical", transform="zscore"), "`transform` is for kind `numeric`"),
         (lambda: FeatureSpec(name="x", kind="categorical", dtype="float16"), "ids and categories are int32"),

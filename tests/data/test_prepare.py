@@ -65,7 +65,7 @@ def path(tmp_path, table):
 
 def run(path, store, **changes):
     settings = {"columns": LONG, "label": EventLabel(event="click", within="3h"), "features": FEATURES,
-                "event_map": {"purchase": "order"}}  # fmt: skip
+                "event_map": {"purchase": "order"}, "split": TimeSplit(embargo="0s")}  # fmt: skip
     return prepare(path, store, **{**settings, **changes})
 
 
@@ -118,11 +118,12 @@ def test_every_row_of_the_store_is_that_row_of_the_log(path, table, tmp_path):
         )
         assert entry["brand"] == (raw["brand"] if raw["brand"] in seen["brand"] else None)
         assert entry["hour"] == raw["t"] // 3600 % 24
+        pair = [other for other in rows if (other["u"], other["i"]) == (raw["u"], raw["i"])]
         followed = any(
             other["kind"] == "click"
-            and (other["u"], other["i"]) == (raw["u"], raw["i"])
             and 0 <= other["t"] - raw["t"] <= 3 * 3600
-            for other in rows
+            and not any(view["kind"] == "view" and raw["t"] < view["t"] <= other["t"] for view in pair)
+            for other in pair
         )
         assert entry["label"] == followed
         expected = (np.log(raw["price"] + 1) - log_price.mean()) / log_price.std()
@@ -214,7 +215,7 @@ def test_the_manifest_tells_what_was_done(path, tmp_path):
     assert (source["rows"], source["rejected"]) == (2000, 0)
     assert set(source["counts"]) == {"view", "click", "cart", "order"}
     assert sum(part["rows"] for part in source["parts"].values()) == source["counts"]["view"]
-    assert source["settings"]["label"] == {"event": "click", "per": None, "within": "3h"}
+    assert source["settings"]["label"] == {"event": "click", "per": None, "within": "3h", "credit": "last"}
     assert "stored as float16" in source["notes"]["dwell"]
 
 

@@ -1,0 +1,180 @@
+"""Features of labelled rows, the histories among them, behind the leakage guard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_mp.data.columns import Columns, EventFlags
+from lightning_mp.data.events import Progress
+from lightning_mp.data.feature_columns import FeatureColumn, feature_columns
+from lightning_mp.data.feature_spec import FeatureSpec, history_column
+from lightning_mp.data.history import LABEL, History
+from lightning_mp.data.label import Label, ValueLabel
+from lightning_mp.data.labelled_rows import LabelledRows
+from lightning_mp.data.leakage import (
+    Samples,
+    require_known,
+    require_no_disguise,
+    require_no_full_history,
+    require_replay,
+)
+from lightning_mp.data.log_rows import LogRows
+from lightning_mp.data.needed_columns import mapped_column
+from lightning_mp.data.point_in_time import PointInTime, point_in_time
+from lightning_mp.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeakageGuard:
+    """How closely features are looked at before they may be learned from.
+
+    Args:
+        replay_rows: Rows whose histories are recomputed by the slow oracle; 0 for none.
+        largest_auc: A feature that tells the label better than this, by itself, is refused.
+
+    Raises:
+        ConfigurationError: A number outside its range.
+    """
+
+    replay_rows: int = 200
+    largest_auc: float = 0.99
+
+    def __post_init__(self) -> None:
+        if self.replay_rows < 0 or not 0.5 < self.largest_auc <= 1:
+            problem = f"`leakage` has replay_rows {self.replay_rows} and largest_auc {self.largest_auc}"
+            raise ConfigurationError(problem, "use 200 and 0.99")
+
+
+def guarded_features(
+    specs: Sequence[FeatureSpec],
+    rows: LogRows,
+    labelled: LabelledRows,
+    *,
+    columns: Columns,
+    label: Label,
+    guard: LeakageGuard,
+    progress: Progress,
+) -> tuple[list[FeatureColumn], dict[str, PointInTime]]:
+    """Make the features of the labelled rows.
+
+    Args:
+        specs: As declared.
+        rows: The log.
+        labelled: Its labelled rows.
+        columns: Where the log keeps what.
+        label: What rows are labelled with.
+        guard: How closely features are looked at.
+        progress: Called with one line of text now and then.
+
+    Returns:
+        One entry a feature; and what came of the histories, by name.
+
+    Raises:
+        LeakageError: A feature knows what its row cannot know.
+        DataError: A feature cannot be made.
+    """
+    table = rows.log.table.take(pa.array(labelled.positions))
+    samples = Samples(
+        row=table["row"].to_numpy(),
+        time=table["time"].to_numpy(),
+        labels=labelled.labels,
+        user=rows.user[labelled.positions],
+        item=rows.item[labelled.positions],
+    )
+    _look_at_numbers(specs, table, samples, columns=columns, label=label, guard=guard)
+    histories = {spec.name: past for spec in specs if (past := spec.past) is not None}
+    made = {}
+    if histories:
+        made = _histories(histories, rows, labelled, columns=columns, label=label, guard=guard, progress=progress)
+    for name, found in made.items():
+        table = table.append_column(history_column(name), pa.array(found.values, from_pandas=True))
+    training = labelled.parts == "train"
+    features = feature_columns(specs, table, training, columns)
+    for feature in features:
+        if feature.vocabulary is not None and feature.feature.kind == "categorical":
+            _look_at_category(feature, training, samples, guard)
+    return features, made
+
+
+def _histories(
+    histories: Mapping[str, History],
+    rows: LogRows,
+    labelled: LabelledRows,
+    *,
+    columns: Columns,
+    label: Label,
+    guard: LeakageGuard,
+    progress: Progress,
+) -> dict[str, PointInTime]:
+    flags = tuple(columns.event.flags) if isinstance(columns.event, EventFlags) else None
+    events = rows.log.table
+    for name in ("user", "item"):
+        codes = rows.user if name == "user" else rows.item
+        events = events.set_column(events.column_names.index(name), name, pa.array(codes))
+    if flags is not None:
+        events = events.append_column("event", pa.array(["impression"] * events.num_rows))
+    if any(history.of == LABEL for history in histories.values()):
+        if not isinstance(label, ValueLabel):
+            problem = "`history: {of: label}` is for a label that is a value of its own row, such as a rating"
+            raise ConfigurationError(problem, "use the kind of event, as in `of: click`")
+        known = np.full(events.num_rows, np.nan)
+        known[labelled.positions] = labelled.labels
+        events = events.append_column(LABEL, pa.array(known, from_pandas=True))
+    mapped = {name: _mapped(history, columns) for name, history in histories.items()}
+    made = point_in_time(
+        events, mapped, labelled.positions, train_until=labelled.train_until, flags=flags, progress=progress
+    )
+    compared = require_replay(events, mapped, made, labelled.positions, flags=flags, rows=guard.replay_rows)
+    progress(f"leakage guard: {compared:,} values of histories replayed from earlier events alone, all equal")
+    return made
+
+
+def _mapped(history: History, columns: Columns) -> History:
+    by = tuple(mapped_column(name, columns) for name in history.by)
+    column = None if history.column is None else mapped_column(history.column, columns)
+    return History(
+        of=history.of, by=by, measure=history.measure, per=history.per, column=column, window=history.window,
+        delay=history.delay, prior=history.prior,
+    )  # fmt: skip
+
+
+def _look_at_numbers(
+    specs: Sequence[FeatureSpec],
+    table: pa.Table,
+    samples: Samples,
+    *,
+    columns: Columns,
+    label: Label,
+    guard: LeakageGuard,
+) -> None:
+    targets = {label.name: samples.labels.astype(np.float64)}
+    if isinstance(label, ValueLabel):
+        name = "value" if label.value == columns.value else label.value
+        targets = {label.value: table[name].to_numpy().astype(np.float64), f"{label.value} at least {label.at_least:g}":
+                   targets[label.name]}  # fmt: skip
+    for spec in specs:
+        if spec.known_at is not None:
+            require_known(spec.name, table[mapped_column(spec.known_at, columns)], samples)
+        name = spec.table_column(columns) or ""
+        if spec.kind == "numeric" and spec.history is None and spec.role != "weight":
+            values = table[name].to_numpy().astype(np.float64)
+            require_no_disguise(spec.name, values, samples, guard.largest_auc)
+            require_no_full_history(spec.name, values, samples, targets)
+
+
+def _look_at_category(feature: FeatureColumn, training: np.ndarray, samples: Samples, guard: LeakageGuard) -> None:
+    """A category's label means are fitted on the training part and looked at on the later rows."""
+    codes = feature.values.astype(np.int64)
+    size = feature.feature.vocabulary_size or 1
+    total = np.bincount(codes[training], samples.labels[training], minlength=size)
+    count = np.bincount(codes[training], minlength=size)
+    means = total / np.maximum(count, 1)
+    later = Samples(
+        row=samples.row[~training], time=samples.time[~training], labels=samples.labels[~training],
+        user=samples.user[~training], item=samples.item[~training],
+    )  # fmt: skip
+    require_no_disguise(feature.feature.name, means[codes[~training]], later, guard.largest_auc)

@@ -1,0 +1,167 @@
+"""Missing categories filled by the mode of their group, the groups from the narrowest to all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Int64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+PATH: Final = "."
+"""Parts the steps of a path such as `furniture.bedroom.bed`."""
+ALL_ROWS: Final = "all rows"
+NOTHING: Final = "nothing: it stays unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ModeFill:
+    """What a missing value becomes, by the groups that it may belong to.
+
+    Attributes:
+        groups: By column, in the order in which they are asked: the mode of each of the column's values, and how many
+            steps of a path it was found up; values that have no mode, nor any path above them, are left out.
+        overall: The mode of all training rows; `None` where they hold no value at all.
+    """
+
+    groups: dict[str, dict[Any, tuple[Any, int]]]
+    overall: Any
+
+    def to_record(self) -> dict[str, Any]:
+        """As plain JSON, which `from_record` reads."""
+        groups = [
+            {"column": column, "values": list(modes), "modes": [mode for mode, _ in modes.values()],
+             "steps_up": [up for _, up in modes.values()]}
+            for column, modes in self.groups.items()
+        ]  # fmt: skip
+        return {"groups": groups, "overall": self.overall}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> ModeFill:
+        """Read what `to_record` wrote."""
+        groups = {
+            entry["column"]: {
+                value: (mode, up)
+                for value, mode, up in zip(entry["values"], entry["modes"], entry["steps_up"], strict=True)
+            }
+            for entry in record["groups"]
+        }
+        return cls(groups=groups, overall=record["overall"])
+
+
+def fit_modes(values: pa.ChunkedArray, groups: Mapping[str, pa.ChunkedArray], training: Mask) -> ModeFill:
+    """Find the modes on the training part: the most frequent value, of equally frequent ones the smallest.
+
+    Args:
+        values: (N,) text or integers, null where missing.
+        groups: (N,) text or integers each, from the narrowest on. Text is a path too: a value without a mode takes that
+            of the path above it, which counts all rows below it.
+        training: (N,) rows that are counted.
+
+    Example:
+        >>> fill = fit_modes(pa.chunked_array([["x", "y", "y", None]]),
+        ...                  {"category": pa.chunked_array([["a", "b.c", "b.d", "b.e"]])}, np.ones(4, dtype=bool))
+        >>> fill.groups["category"]["b.e"], fill.overall
+        (('y', 1), 'y')
+    """
+    codes, words = _encoded(values)
+    rank = np.argsort(np.argsort(np.array(words, dtype=object))) if words else np.zeros(0, dtype=np.int64)
+    counted = training & (codes >= 0)
+    overall = _modes(np.zeros(counted.sum(), dtype=np.int64), codes[counted], rank)
+    found = {column: _by_group(column_values, codes, counted, rank, words) for column, column_values in groups.items()}
+    return ModeFill(groups=found, overall=words[overall[0]] if overall else None)
+
+
+def fill_modes(
+    fill: ModeFill, values: pa.ChunkedArray, groups: Mapping[str, pa.ChunkedArray]
+) -> tuple[pa.ChunkedArray, dict[str, int]]:
+    """Fill missing values.
+
+    Args:
+        fill: As fitted.
+        values: (N,) null where missing.
+        groups: (N,) each, as in `fit_modes`.
+
+    Returns:
+        (N,) filled, null only where there was not one value to fit on; and how many were filled from where.
+    """
+    missing = values.is_null().to_numpy()
+    open_rows = np.flatnonzero(missing)
+    filled: dict[int, Any] = {}
+    counts: dict[str, int] = {}
+    for column, modes in fill.groups.items():
+        given = groups[column].take(pa.array(open_rows)).to_pylist() if len(open_rows) else []
+        rest = []
+        for row, value in zip(open_rows.tolist(), given, strict=True):
+            if value not in modes:
+                rest.append(row)
+                continue
+            mode, up = modes[value]
+            filled[row] = mode
+            name = column if not up else f"{column}, {up} up"
+            counts[name] = counts.get(name, 0) + 1
+        open_rows = np.array(rest, dtype=np.int64)
+    if len(open_rows):
+        counts[NOTHING if fill.overall is None else ALL_ROWS] = len(open_rows)
+        filled |= dict.fromkeys(open_rows.tolist(), fill.overall)
+    stand_ins = pa.array([filled[row] for row in sorted(filled)], type=values.type)
+    whole = values.combine_chunks()
+    whole = whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+    return pa.chunked_array([pc.replace_with_mask(whole, pa.array(missing), stand_ins)]), counts
+
+
+def _by_group(
+    column: pa.ChunkedArray, codes: Int64, counted: Mask, rank: Int64, words: list[Any]
+) -> dict[Any, tuple[Any, int]]:
+    group_codes, group_words = _encoded(column)
+    paths = [_paths(word) for word in group_words]
+    place = {path: index for index, path in enumerate(dict.fromkeys(path for steps in paths for path in steps))}
+    inside = counted & (group_codes >= 0)
+    pairs: list[tuple[Int64, Int64]] = []
+    for depth in range(max((len(steps) for steps in paths), default=0)):
+        # A row counts for its own value and for every path above it.
+        above = np.array([place[steps[depth]] if depth < len(steps) else -1 for steps in paths], dtype=np.int64)
+        places = above[group_codes]
+        here = inside & (places >= 0)
+        pairs.append((places[here], codes[here]))
+    modes: dict[int, int] = {}
+    if pairs:
+        modes = _modes(np.concatenate([p for p, _ in pairs]), np.concatenate([c for _, c in pairs]), rank)
+    found = {}
+    for word, steps in zip(group_words, paths, strict=True):
+        for up, path in enumerate(steps):
+            if place[path] in modes:
+                found[word] = (words[modes[place[path]]], up)
+                break
+    return found
+
+
+def _paths(word: Any) -> list[Any]:
+    """A path and those above it, the narrowest first."""
+    if not isinstance(word, str):
+        return [word]
+    parts = word.split(PATH)
+    return [PATH.join(parts[:length]) for length in range(len(parts), 0, -1)]
+
+
+def _modes(groups: Int64, codes: Int64, rank: Int64) -> dict[int, int]:
+    """Most frequent code of each group; of equally frequent ones that of the smallest rank."""
+    if not len(groups):
+        return {}
+    width = int(codes.max()) + 1
+    pairs, counts = np.unique(groups * width + codes, return_counts=True)
+    group, code = pairs // width, pairs % width
+    order = np.lexsort((rank[code], -counts, group))
+    first = order[np.diff(group[order], prepend=-1) > 0]
+    return dict(zip(group[first].tolist(), code[first].tolist(), strict=True))
+
+
+def _encoded(values: pa.ChunkedArray) -> tuple[Int64, list[Any]]:
+    encoded = values.combine_chunks().dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, encoded.dictionary.to_pylist()

@@ -1,0 +1,195 @@
+"""LogRows: a log with all that features need beside each event, before any row is labelled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_mp.data.as_of import as_of
+from lightning_mp.data.attribute_table import AttributeTable, join_attributes, table_header
+from lightning_mp.data.columns import Columns, EventFlags
+from lightning_mp.data.csv_dialect import CsvDialect
+from lightning_mp.data.durations import duration_us
+from lightning_mp.data.event_source import Paths, open_source, source_files
+from lightning_mp.data.events import EventLog, Progress, read_events
+from lightning_mp.data.feature_spec import FeatureSpec
+from lightning_mp.data.label import EventLabel, Label
+from lightning_mp.data.needed_columns import DERIVED, NeededColumns, Place, mapped_column, needed_columns
+from lightning_mp.data.negatives import Negatives
+from lightning_mp.data.rejects import Rejects
+from lightning_mp.data.sessions import sessions
+from lightning_mp.errors import ConfigurationError, LeakageError
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How a log is read; the arguments of `prepare` that say so."""
+
+    columns: Columns
+    event_map: Mapping[str, str | None]
+    csv: CsvDialect
+    items: AttributeTable | None
+    users: AttributeTable | None
+    sessions: str | None
+    negatives: Negatives | None
+    max_bad_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRows:
+    """Events, and the rows that were drawn beside them.
+
+    Attributes:
+        log: As read; its table holds the attributes of items and users too, `session` and `dwell` where they are
+            made, and the drawn rows, in which `event` is null.
+        user: (rows,) codes.
+        item: (rows,) codes.
+        users: Code to key.
+        items: Code to key.
+        notes: What was done, in words, by what.
+    """
+
+    log: EventLog
+    user: Int64
+    item: Int64
+    users: pa.Array
+    items: pa.Array
+    notes: dict[str, str]
+
+
+def log_rows(
+    path: Paths, settings: LogSettings, specs: Sequence[FeatureSpec], label: Label, progress: Progress
+) -> LogRows:
+    """Read a log and put beside each event what the features and the label need.
+
+    Raises:
+        ConfigurationError: Settings that do not go together.
+        DataError: A file cannot be used as it is.
+        LeakageError: A feature reads what is known only after its row.
+    """
+    columns, negatives = settings.columns, settings.negatives
+    needed = _needed(path, settings, specs, label)
+    log = read_events(
+        path,
+        columns=columns,
+        event_map=settings.event_map,
+        attributes=needed.log,
+        csv=settings.csv,
+        max_bad_share=settings.max_bad_share,
+        progress=progress,
+    )
+    notes = {
+        "duplicates": f"{_duplicates(log.table):,} rows repeat an earlier one of the same user, item, time and kind"
+    }
+    users, items = (log.table[name].combine_chunks().dictionary_encode() for name in ("user", "item"))
+    user, item = (np.asarray(keys.indices.to_numpy(), dtype=np.int64) for keys in (users, items))
+    table = log.table
+    if settings.sessions is not None:
+        made = sessions(user, table["time"].to_numpy(), duration_us(settings.sessions, name="sessions"))
+        table = table.append_column("session", pa.array(made.session))
+        table = table.append_column("dwell", pa.array(made.dwell, from_pandas=True))
+        notes["sessions"] = f"{made.count:,} sessions, cut at pauses of {settings.sessions}"
+    if negatives is not None:
+        if not isinstance(label, EventLabel) or isinstance(columns.event, EventFlags):
+            problem = "`negatives` are for a log of what was taken, with a label such as `{event: order}`"
+            raise ConfigurationError(problem, "drop `negatives`: this log has rows of both kinds")
+        table, origin, drawn = _with_negatives(
+            table, user, item, specs=specs, columns=columns, negatives=negatives, label=label
+        )
+        user, item = np.concatenate([user, user[origin]]), np.concatenate([item, drawn])
+        table = table.set_column(table.column_names.index("item"), "item", items.dictionary.take(pa.array(item)))
+        notes["negatives"] = f"{len(drawn):,} rows drawn, {negatives.weighting}"
+    for key, source, attributes in (("item", settings.items, needed.items), ("user", settings.users, needed.users)):
+        if source is not None and attributes:
+            table, absent = join_attributes(
+                table, source, attributes, key=key, csv=settings.csv, max_bad_share=settings.max_bad_share
+            )
+            notes[f"{key}s"] = f"{absent:,} of {table.num_rows:,} rows have no {key} in `{source.path}`"
+    return LogRows(
+        log=replace(log, table=table), user=user, item=item, users=users.dictionary, items=items.dictionary, notes=notes
+    )
+
+
+def _needed(path: Paths, settings: LogSettings, specs: Sequence[FeatureSpec], label: Label) -> NeededColumns:
+    headers: dict[Place, Sequence[str]] = {"log": open_source(source_files(path)[0], settings.csv, Rejects()).header}
+    if settings.items is not None:
+        headers["items"] = table_header(settings.items, settings.csv)
+    if settings.users is not None:
+        headers["users"] = table_header(settings.users, settings.csv)
+    if settings.sessions is not None:
+        gap = duration_us(settings.sessions, name="sessions")
+        if gap == 0 or set(DERIVED) & set(headers["log"]):
+            fault = "must be longer than 0" if gap == 0 else "makes `session` and `dwell`, which the log has already"
+            raise ConfigurationError(f"`sessions` {fault}", "change `sessions`, or leave it out")
+        for spec in specs:
+            if spec.past is not None and spec.past.column == "dwell" and spec.past.delay_us < gap:
+                problem = (
+                    f"feature `{spec.name}` reads `dwell` {spec.past.delay} after the event; it may take as long as "
+                )
+                raise LeakageError(
+                    f"{problem}the gap between sessions to be known", f"use `delay: {settings.sessions}`"
+                )
+    basket = settings.negatives.basket if settings.negatives is not None else None
+    return needed_columns(
+        specs,
+        settings.columns,
+        label,
+        headers=headers,
+        others=() if basket is None else (basket,),
+        sessions=settings.sessions is not None,
+    )
+
+
+def _duplicates(table: pa.Table) -> int:
+    names = [name for name in table.column_names if name != "row"]
+    kept = [name for name in names if name in ("user", "item", "time", "event", "value")]
+    kept += [name for name in names if pa.types.is_boolean(table.schema.field(name).type)]
+    return int(table.num_rows - table.group_by(kept).aggregate([]).num_rows)
+
+
+def _with_negatives(
+    table: pa.Table,
+    user: Int64,
+    item: Int64,
+    *,
+    specs: Sequence[FeatureSpec],
+    columns: Columns,
+    negatives: Negatives,
+    label: EventLabel,
+) -> tuple[pa.Table, Int64, Int64]:
+    """The table with the drawn rows below it, the row each was drawn for, and the items drawn."""
+    positive = np.flatnonzero(pc.equal(table["event"], label.event).to_numpy())
+    time = table["time"].to_numpy()
+    basket = _baskets(table, user, time, negatives, columns)
+    places, drawn = negatives.draw(table["row"].to_numpy()[positive], item[positive], time[positive], basket[positive])
+    origin = positive[places]
+    below = table.take(pa.array(origin))
+    # What the log tells of an item stands in that item's own latest row, not in the row of the positive.
+    latest = pa.array(found := as_of(item, time, drawn, time[origin]), mask=found < 0)
+    for spec in specs:
+        name = spec.table_column(columns)
+        if spec.role == "item" and spec.kind != "id" and name in table.column_names:
+            below = below.set_column(below.column_names.index(name), name, table[name].take(latest))
+    for name in ("event", "value", "dwell"):
+        if name in below.column_names:
+            nothing = pa.nulls(below.num_rows, type=below.schema.field(name).type)
+            below = below.set_column(below.column_names.index(name), name, nothing)
+    return pa.concat_tables([table, below]).combine_chunks(), origin, drawn
+
+
+def _baskets(table: pa.Table, user: Int64, time: Int64, negatives: Negatives, columns: Columns) -> Int64:
+    if negatives.basket is not None:
+        keys = table[mapped_column(negatives.basket, columns)]
+        encoded = keys.combine_chunks().dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    else:
+        codes = np.unique(time, return_inverse=True)[1].astype(np.int64)
+    # A basket belongs to one user, whatever its number.
+    return np.asarray(np.unique(user * (codes.max() + 2) + codes, return_inverse=True)[1], dtype=np.int64)
