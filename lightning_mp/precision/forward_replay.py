@@ -45,6 +45,9 @@ class ForwardReplay:
     def __init__(self) -> None:
         self._handles: list[RemovableHandle] = []
         self._calls: list[_Call] = []
+        self._module: nn.Module | None = None
+        self._parts: list[tuple[str, nn.Module]] = []
+        self._fed: set[str] = set()
 
     def attach(self, module: nn.Module) -> None:
         """Put a hook on each part of a module.
@@ -52,10 +55,15 @@ class ForwardReplay:
         Args:
             module: The outermost module.
         """
-        several = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if self._handles or several or is_compiled(module):
+        if self._handles:
             return
-        for name, part in _parts(module, ""):
+        if self._module is not module:
+            several = torch.distributed.is_available() and torch.distributed.is_initialized()
+            self._module, self._fed = module, set()
+            self._parts = [] if several or is_compiled(module) else list(_parts(module, ""))
+        elif self._fed:  # the others read activations; a module may have hundreds of them
+            self._parts = [(name, part) for name, part in self._parts if name in self._fed]
+        for name, part in self._parts:
             self._handles.append(part.register_forward_pre_hook(self._hook(name), with_kwargs=True))
 
     def detach(self) -> None:
@@ -102,6 +110,7 @@ class ForwardReplay:
                 return
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             if tensors and all(tensor.grad_fn is None for tensor in tensors):
+                self._fed.add(name)
                 device_type = tensors[0].device.type
                 self._calls.append(
                     _Call(
