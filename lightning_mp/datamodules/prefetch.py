@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from queue import Empty, Full, Queue
-from threading import Event, Thread
-from typing import TypeVar
+from queue import SimpleQueue
+from threading import Thread
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -28,48 +28,44 @@ def prefetch(items: Iterator[Item], depth: int) -> Iterator[Item]:
     if depth < 1:
         yield from items
         return
-    ready: Queue[tuple[str, Item | BaseException | None]] = Queue(depth)
-    stop = Event()
-    thread = Thread(target=_work, args=(items, ready, stop), name="lightning_mp prefetch", daemon=True)
-    thread.start()
+    ahead = _Ahead(items, depth)
     try:
-        while True:
-            kind, item = ready.get()
-            if kind == "end":
-                return
-            if isinstance(item, BaseException) and kind == "error":
-                raise item
+        while (item := ahead.ready.get()) is not ahead:
+            ahead.wanted.put(True)
             yield item  # type: ignore[misc]
+        if ahead.error is not None:
+            raise ahead.error
     finally:
-        stop.set()
-        while thread.is_alive():
-            _drain(ready)
-            thread.join(timeout=0.05)
+        ahead.end()
 
 
-def _work(items: Iterator[Item], ready: Queue[tuple[str, Item | BaseException | None]], stop: Event) -> None:
-    try:
-        for item in items:
-            if not _put(ready, ("item", item), stop):
-                return
-        _put(ready, ("end", None), stop)
-    except BaseException as error:
-        _put(ready, ("error", error), stop)
+class _Ahead(Generic[Item]):
+    """The thread, what it has made, and how much more is wanted of it; the object itself marks the end."""
 
+    def __init__(self, items: Iterator[Item], depth: int) -> None:
+        # Two queues written in C, one each way: a bounded `Queue` costs more than a small gather.
+        self.ready: SimpleQueue[Item | _Ahead[Item]] = SimpleQueue()
+        self.wanted: SimpleQueue[bool] = SimpleQueue()
+        self.error: BaseException | None = None
+        self._items = items
+        self._ended = False
+        for _ in range(depth):
+            self.wanted.put(True)
+        self._thread = Thread(target=self._work, name="lightning_mp prefetch", daemon=True)
+        self._thread.start()
 
-def _put(ready: Queue[Item], item: Item, stop: Event) -> bool:
-    while not stop.is_set():
+    def end(self) -> None:
+        self._ended = True
+        self.wanted.put(False)
+        self._thread.join()
+
+    def _work(self) -> None:
         try:
-            ready.put(item, timeout=0.5)
-        except Full:
-            continue
-        return True
-    return False
-
-
-def _drain(ready: Queue[Item]) -> None:
-    try:
-        while True:
-            ready.get_nowait()
-    except Empty:
-        return
+            for item in self._items:
+                self.ready.put(item)
+                self.wanted.get()
+                if self._ended:
+                    return
+        except BaseException as error:  # it is raised in the reader's thread
+            self.error = error
+        self.ready.put(self)

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
 
 from lightning_mp.datamodules.prefetch import prefetch
-from lightning_mp.datamodules.row_order import RowOrder, Window
+from lightning_mp.datamodules.row_order import RowOrder, Shuffle
+from lightning_mp.datamodules.store_dataset import StoreDataset
 from lightning_mp.errors import ConfigurationError
 
 Batch = dict[str, Tensor]
@@ -28,8 +29,8 @@ class BatchDataset(Protocol):
 class ResumableLoader:
     """Gives batches in an order that a checkpoint can go on with, to the row.
 
-    The order comes from the seed and the epoch alone; the place in it is the number of batches given out, whatever lies
-    ready in the background. Lightning saves and restores it: a run that was killed goes on with the very batch
+    The order comes from the seed and the epoch alone; the place in it is the number of batches given out, whatever
+    lies ready in the background. Lightning saves and restores it: a run that was killed goes on with the very batch
     that came next. It never draws from the global generator.
 
     Without workers one thread gathers ahead, which is the fastest way for rows in memory or in a mapped file. It
@@ -43,7 +44,8 @@ class ResumableLoader:
         shuffle: `"global"`, `"block"` (faster, for rows that were shuffled when written), or `"none"`.
         seed: Of the order.
         num_workers: Processes that make batches; for datasets whose rows cost more than a gather.
-        prefetch_batches: Batches that the thread keeps ready; 0 for no thread.
+        prefetch_batches: How many reads of a batch or a few the thread is ahead; 0 for no thread. Left out: 2, and 0 for
+            the stored order on a CPU, where a batch is copied sooner than handed over.
         pin_memory: Hand batches out in page-locked memory, from which a GPU copies without waiting.
         num_replicas: Processes that train.
         rank: This process's place among them.
@@ -75,10 +77,10 @@ class ResumableLoader:
         dataset: BatchDataset,
         *,
         batch_size: int,
-        shuffle: str = "global",
+        shuffle: Shuffle = "global",
         seed: int = 0,
         num_workers: int = 0,
-        prefetch_batches: int = 2,
+        prefetch_batches: int | None = None,
         pin_memory: bool = False,
         num_replicas: int = 1,
         rank: int = 0,
@@ -87,14 +89,16 @@ class ResumableLoader:
         self.order = RowOrder(
             len(dataset),
             batch_size=batch_size,
-            shuffle=shuffle,  # type: ignore[arg-type]
+            shuffle=shuffle,
             seed=seed,
             num_replicas=num_replicas,
             rank=rank,
         )
         self.num_workers = num_workers
-        self.prefetch_batches = prefetch_batches
         self.pin_memory = pin_memory
+        self.prefetch_batches = prefetch_batches
+        if prefetch_batches is None:
+            self.prefetch_batches = 0 if shuffle == "none" and not pin_memory else 2
         self.epoch = 0
         self._given = 0
         self._start = 0
@@ -143,8 +147,7 @@ class ResumableLoader:
             check()
         if hasattr(self.dataset, "epoch"):
             self.dataset.epoch = self.epoch
-        made = self._from_workers(start) if self.num_workers else prefetch(self._gathered(start), self.prefetch_batches)
-        for batch in made:
+        for batch in self._from_workers(start) if self.num_workers else self._from_thread(start):
             self._given += 1
             yield batch
 
@@ -158,19 +161,17 @@ class ResumableLoader:
             "num_replicas": order.num_replicas,
         }
 
-    def _gathered(self, start: int) -> Iterator[Any]:
-        for batch in self._made(start):
-            yield {name: tensor.pin_memory() for name, tensor in batch.items()} if self.pin_memory else batch
+    def _from_thread(self, start: int) -> Iterator[Any]:
+        made = self._made(start)
+        pinned = ([_pinned(batch) for batch in batches] for batches in made) if self.pin_memory else made
+        for batches in prefetch(pinned, self.prefetch_batches or 0):
+            yield from batches
 
-    def _made(self, start: int) -> Iterator[Any]:
-        order = self.order
-        mixed = getattr(self.dataset, "mixed", None)
-        if order.shuffle == "block" and mixed is not None:
-            windows: Iterator[Window] = order.windows(self.epoch, start)
-            yield from mixed(windows)
-            return
-        for rows in order.batches(self.epoch, start):
-            yield self.dataset[rows]
+    def _made(self, start: int) -> Iterator[list[Any]]:
+        order, dataset = self.order, self.dataset
+        if isinstance(dataset, StoreDataset):
+            return (dataset.batches(chunk) for chunk in order.chunks(self.epoch, start))
+        return ([dataset[rows]] for rows in order.batches(self.epoch, start))
 
     def _from_workers(self, start: int) -> Iterator[Any]:
         # The generator is for the DataLoader's own draw: without one it would take a number from the global stream.
@@ -187,6 +188,10 @@ class ResumableLoader:
 
 
 _SAID = {"rows": "a number of rows of", "num_replicas": "a number of processes of"}
+
+
+def _pinned(batch: Any) -> Any:
+    return {name: tensor.pin_memory() for name, tensor in batch.items()} if isinstance(batch, dict) else batch
 
 
 class _InOrder(SequentialSampler):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final, Literal, get_args
 
 import torch
@@ -15,29 +14,50 @@ from lightning_mp.errors import ConfigurationError
 Shuffle = Literal["global", "block", "none"]
 
 _SEEDS_PER_EPOCH = 1_000_003  # a prime, so that neighbouring seeds do not share orders over any run's epochs
-_WINDOW: Final = 8192  # rows that are mixed at a time in block mode: 1 MiB of 64 float16 columns, a core's own cache
+_WINDOW: Final = 16_384  # rows that are mixed at a time in block mode: 2 MiB of 64 float16 columns, about a cache
+_RUN: Final = 16  # neighbouring rows that stay together in block mode, in one epoch: 2 KiB of 64 float16 columns
+_GATHERED: Final = 16_384  # rows that are gathered at a time: what Python does for a batch then weighs little
+_COPIED: Final = 4096  # rows that are copied at a time: they stay in a core's own cache
 _BLOCKS: Final = 8  # pieces of the store that a window is read from, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Rows of block mode that are read in a few pieces and then mixed.
+class Chunk:
+    """Rows of a few batches that are read at once.
 
     Args:
-        pieces: Row numbers from and to (exclusive) of each piece.
-        batches: Places in the pieces, laid end to end, that make each batch; (B,) int64.
+        pieces: Row numbers from and to (exclusive) of neighbouring rows, read one after the other; `None` for rows from
+            anywhere.
+        places: Which runs of the pieces' rows, laid end to end, come when, int64; rows beyond the last full run come
+            last; `None` for all as they are. Without pieces: the row numbers.
+        sizes: Rows of each batch.
+        run: Rows that stay together.
+        skipped: Batches at the beginning that are not wanted.
     """
 
-    pieces: tuple[tuple[int, int], ...]
-    batches: tuple[Tensor, ...]
+    pieces: tuple[tuple[int, int], ...] | None
+    places: Tensor | None
+    sizes: list[int]
+    run: int = 1
+    skipped: int = 0
+
+    def rows(self) -> Tensor:
+        """The row numbers, (rows,) int64."""
+        if self.pieces is None:
+            return torch.empty(0, dtype=torch.int64) if self.places is None else self.places
+        rows = torch.cat([torch.arange(*piece) for piece in self.pieces])
+        if self.places is None:
+            return rows
+        full = len(self.places) * self.run
+        return torch.cat([rows[:full].view(-1, self.run)[self.places].flatten(), rows[full:]])
 
 
 class RowOrder:
     """Which rows make which batch; a function of the seed and the epoch, and of nothing else.
 
-    It draws from generators of its own, never from the global one. In `"block"` mode a window of about 8,192 rows is
-    read in up to 8 pieces of neighbouring rows, from places that change each epoch, and mixed: on rows that were
-    shuffled when they were written, as a feature store's are, that is as good as a global shuffle.
+    It draws from generators of its own, never from the global one. In `"block"` mode a window of about 16,384 rows is
+    read in up to 8 pieces from places that change each epoch, and mixed in runs of 16 neighbours: on rows that were
+    shuffled when they were written, as a feature store's are, batches are as mixed as with a global shuffle.
 
     Over several processes each takes its share of one common order; in training the rows beyond a multiple of
     `num_replicas` sit out an epoch (others in the next), without shuffling every row is met exactly once. A last batch
@@ -97,27 +117,35 @@ class RowOrder:
             epoch: Counted from 0.
             start: Number of the first batch that is wanted.
         """
-        if self.shuffle == "block":
-            for window in self.windows(epoch, start):
-                rows = torch.cat([torch.arange(*piece) for piece in window.pieces])
-                for places in window.batches:
-                    yield rows[places]
-            return
-        if self.shuffle == "global":
-            used = self.rows - self.rows % self.num_replicas
-            order = torch.randperm(self.rows, generator=self._generator(epoch))
-            mine = order[self.rank : used : self.num_replicas]
-        else:
-            mine = torch.arange(self.rank, self.rows, self.num_replicas)
-        yield from islice(torch.split(mine, self._sizes(len(mine), len(self))), start, None)
+        for chunk in self.chunks(epoch, start):
+            yield from torch.split(chunk.rows(), chunk.sizes)[chunk.skipped :]
 
-    def windows(self, epoch: int, start: int = 0) -> Iterator[Window]:
-        """The same batches in block mode, with the pieces that they are read from.
+    def chunks(self, epoch: int, start: int = 0) -> Iterator[Chunk]:
+        """The same batches, a few at a time, with where they are read from.
 
         Args:
             epoch: Counted from 0.
             start: Number of the first batch that is wanted.
         """
+        if self.shuffle == "block":
+            yield from self._blocks(epoch, start)
+            return
+        mine = None if self.shuffle == "none" and self.num_replicas == 1 else self._share(epoch)
+        rows = self.rows if mine is None else len(mine)
+        at_once, batches = max((_COPIED if mine is None else _GATHERED) // self.batch_size, 1), len(self)
+        for batch in range(start, batches, at_once):
+            following = batch + at_once
+            first, end = batch * self.batch_size, rows if following >= batches else following * self.batch_size
+            sizes = self._sizes(end - first, min(at_once, batches - batch))
+            yield Chunk(((first, end),), None, sizes) if mine is None else Chunk(None, mine[first:end], sizes)
+
+    def _share(self, epoch: int) -> Tensor:
+        if self.shuffle == "none":
+            return torch.arange(self.rank, self.rows, self.num_replicas)
+        used = self.rows - self.rows % self.num_replicas
+        return torch.randperm(self.rows, generator=self._generator(epoch))[self.rank : used : self.num_replicas]
+
+    def _blocks(self, epoch: int, start: int) -> Iterator[Chunk]:
         generator = self._generator(epoch)
         rows = self.rows // self.num_replicas
         per_window = max(_WINDOW // self.batch_size, 1)
@@ -134,13 +162,11 @@ class RowOrder:
             if last and rows % block:
                 spans.append((rows - rows % block, rows))
             size = sum(end - first for first, end in spans)
-            order = torch.randperm(size, generator=generator)
-            left = start - number * per_window
-            if not last and left >= per_window:
-                continue
+            places = torch.randperm(size // _RUN, generator=generator)
+            skipped = max(start - number * per_window, 0)
             sizes = self._sizes(size, len(self) - number * per_window if last else per_window)
-            batches = torch.split(order, sizes)[max(left, 0) :]
-            yield Window(tuple(self._around(origin, spans)), batches)
+            if skipped < len(sizes):
+                yield Chunk(tuple(self._around(origin, spans)), places, sizes, run=_RUN, skipped=skipped)
 
     def _around(self, origin: int, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         for first, end in spans:

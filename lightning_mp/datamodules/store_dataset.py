@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 from typing_extensions import override
 
 from lightning_mp.data.store.feature_table import FeatureTable
-from lightning_mp.data.store.layout import KEYS, GroupName, dense_positions
-from lightning_mp.datamodules.row_order import Window
+from lightning_mp.data.store.layout import KEYS, GroupName, dense_positions, layout
+from lightning_mp.datamodules.row_order import Chunk
 
 _Rows = Callable[[GroupName], Tensor]
-_FIRST_KEY, _LAST_KEY = KEYS.index("row"), KEYS.index("item")  # `row`, `user`, `item` lie side by side
+_ROW, _USER, _ITEM = (KEYS.index(name) for name in ("row", "user", "item"))
 
 
 class StoreDataset(Dataset[dict[str, Tensor]]):
@@ -44,14 +47,17 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         self.table = table
         self.with_items = with_items
         self.epoch = 0
-        self._columns = {dtype: torch.tensor(dense_positions(table.schema, dtype)) for dtype in ("float16", "float32")}
-        self._tensors: dict[GroupName, Tensor] = {}
+        schema = table.schema
+        self._half, self._single = (torch.tensor(dense_positions(schema, dtype)) for dtype in ("float16", "float32"))
+        self._has = {group.name for group in layout(schema)}
+        self._matrices: dict[GroupName, NDArray[Any]] = {}
+        self._buffers: dict[GroupName, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         return len(self.table)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tensors": {}}
+        return {**self.__dict__, "_matrices": {}, "_buffers": {}}
 
     def check(self) -> None:
         """Compare the sizes of the store's files with its manifest.
@@ -74,74 +80,81 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
             `row`, the row of the source log, (B,) int64.
         """
         rows = torch.as_tensor(index).reshape(-1)
-        first = int(rows[0]) if len(rows) else 0
-        if len(rows) and int(rows[-1]) - first == len(rows) - 1 and bool((rows.diff() == 1).all()):
-            span = slice(first, first + len(rows))  # neighbours: a copy is five times as fast as a gather
-            return self._batch(lambda group: self._matrix(group)[span].clone())
-        return self._batch(lambda group: self._matrix(group).index_select(0, rows))
+        return self._batch(lambda group: self._tensor(group).index_select(0, rows))
 
-    def mixed(self, windows: Iterable[Window]) -> Iterator[dict[str, Tensor]]:
-        """Batches of block mode: each window's pieces are copied to one place, and the batches picked from there.
+    def batches(self, chunk: Chunk) -> list[dict[str, Tensor]]:
+        """The batches of a chunk of a `RowOrder`, read at once.
 
-        Args:
-            windows: Of a `RowOrder`.
+        Pieces of neighbouring rows are copied, several times as fast as a gather; in block mode they are copied to one
+        place that stays in the processor's cache, and picked from there.
         """
-        buffers: dict[GroupName, Tensor] = {}
-        for window in windows:
-            filled: dict[GroupName, Tensor] = {}
+        places = chunk.places
+        if chunk.pieces is None:
+            whole = self[chunk.rows()]
+        else:
+            pieces = chunk.pieces
 
-            def rows_of(group: GroupName, places: Tensor, window: Window = window, filled: Any = filled) -> Tensor:
-                if group not in filled:
-                    filled[group] = self._window(group, window, buffers)
-                return filled[group].index_select(0, places)  # type: ignore[no-any-return]
+            def read(group: GroupName) -> Tensor:
+                rows = torch.from_numpy(self._copied(group, pieces, fresh=places is None))
+                return rows if places is None else _in_runs(rows, places, chunk.run)
 
-            for places in window.batches:
-                yield self._batch(lambda group, places=places, rows_of=rows_of: rows_of(group, places))  # type: ignore[misc]
+            whole = self._batch(read)
+        if len(chunk.sizes) == 1:
+            return [whole]
+        ends = accumulate(chunk.sizes)
+        parts = [(end - size, size) for size, end in zip(chunk.sizes, ends, strict=True)][chunk.skipped :]
+        return [{name: tensor.narrow(0, *part) for name, tensor in whole.items()} for part in parts]
 
-    def _window(self, group: GroupName, window: Window, buffers: dict[GroupName, Tensor]) -> Tensor:
+    def _copied(self, group: GroupName, pieces: tuple[tuple[int, int], ...], *, fresh: bool) -> NDArray[Any]:
         matrix = self._matrix(group)
-        size = sum(end - first for first, end in window.pieces)
-        if group not in buffers or len(buffers[group]) < size:
-            buffers[group] = torch.empty(size, matrix.shape[1], dtype=matrix.dtype)
-        at = 0
-        for first, end in window.pieces:
-            buffers[group][at : at + end - first].copy_(matrix[first:end])
+        if fresh and len(pieces) == 1:
+            return matrix[slice(*pieces[0])].copy()
+        size, at = sum(end - first for first, end in pieces), 0
+        if group not in self._buffers or len(self._buffers[group]) < size:
+            self._buffers[group] = np.empty((size, matrix.shape[1]), matrix.dtype)
+        buffer = np.empty((size, matrix.shape[1]), matrix.dtype) if fresh else self._buffers[group][:size]
+        for first, end in pieces:
+            buffer[at : at + end - first] = matrix[first:end]
             at += end - first
-        return buffers[group][:size]
+        return buffer
 
     def _batch(self, rows: _Rows) -> dict[str, Tensor]:
         batch: dict[str, Tensor] = {}
-        schema = self.table.schema
-        if schema.ids:
+        if "ids" in self._has:
             batch["ids"] = rows("ids")
-        if schema.dense:
-            batch["dense"] = self._dense(rows)
-        if schema.labels:
+        if "dense16" in self._has:
+            batch["dense"] = self._both(rows) if "dense32" in self._has else rows("dense16")
+        elif "dense32" in self._has:
+            batch["dense"] = rows("dense32")
+        if "labels" in self._has:
             labels = rows("labels")
             batch["labels"] = labels.squeeze(1) if labels.shape[1] == 1 else labels
-        if self.table.weight is not None:
+        if "weight" in self._has:
             batch["weight"] = rows("weight").squeeze(1)
-        batch["row"], batch["group"], *item = rows("keys").unbind(1)
-        if item:
-            batch["target"] = item[0]
+        keys = rows("keys")
+        batch["group"], batch["row"] = keys.select(1, _USER), keys.select(1, _ROW)
+        if self.with_items:
+            batch["target"] = keys.select(1, _ITEM)
         return batch
 
-    def _dense(self, rows: _Rows) -> Tensor:
-        half, single = self._columns["float16"], self._columns["float32"]
-        if not len(single):
-            return rows("dense16")
-        if not len(half):
-            return rows("dense32")
+    def _both(self, rows: _Rows) -> Tensor:
         narrow, wide = rows("dense16"), rows("dense32")
-        dense = torch.empty(len(wide), len(half) + len(single))
-        dense[:, half] = narrow.float()
-        dense[:, single] = wide
+        dense = torch.empty(len(wide), len(self._half) + len(self._single))
+        dense[:, self._half] = narrow.float()
+        dense[:, self._single] = wide
         return dense
 
-    def _matrix(self, group: GroupName) -> Tensor:
-        if group not in self._tensors:
-            matrix = torch.from_numpy(self.table.group(group))
-            if group == "keys":
-                matrix = matrix[:, _FIRST_KEY : _LAST_KEY + self.with_items]
-            self._tensors[group] = matrix
-        return self._tensors[group]
+    def _tensor(self, group: GroupName) -> Tensor:
+        return torch.from_numpy(self._matrix(group))
+
+    def _matrix(self, group: GroupName) -> NDArray[Any]:
+        if group not in self._matrices:
+            self._matrices[group] = self.table.group(group)
+        return self._matrices[group]
+
+
+def _in_runs(rows: Tensor, places: Tensor, run: int) -> Tensor:
+    full, mixed = len(places) * run, torch.empty_like(rows)
+    torch.index_select(rows[:full].view(len(places), -1), 0, places, out=mixed[:full].view(len(places), -1))
+    mixed[full:] = rows[full:]
+    return mixed

@@ -74,10 +74,22 @@ def test_the_global_generator_is_left_alone(shuffle):
 
 
 def test_a_window_is_read_in_few_pieces():
-    windows = list(RowOrder(100_000, batch_size=1024, shuffle="block").windows(0))
-    assert len(windows) == 13
-    assert all(len(window.pieces) <= 9 for window in windows[:-1])  # the epoch's first row may cut one in two
-    assert all(sum(len(batch) for batch in window.batches) == 8192 for window in windows[:-1])
+    chunks = list(RowOrder(100_000, batch_size=1024, shuffle="block").chunks(0))
+    assert len(chunks) == 7
+    assert all(len(chunk.pieces) <= 9 for chunk in chunks[:-1])  # the epoch's first row may cut one in two
+    assert all(chunk.sizes == [1024] * 16 for chunk in chunks[:-1])
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+def test_batches_of_shuffled_rows_are_as_mixed_as_independent_draws(shuffle):
+    # A column that drifts with time, in the order a store is written in: shuffled once.
+    draw = np.random.default_rng()
+    rows, batch_size = 400_000, 4096
+    drift = torch.tensor(draw.permutation(np.linspace(0, 1, rows) + draw.normal(scale=0.05, size=rows)))
+    order = RowOrder(rows, batch_size=batch_size, shuffle=shuffle, seed=int(draw.integers(1000)))
+    means = [drift[batch].mean() for epoch in range(8) for batch in order.batches(epoch) if len(batch) == batch_size]
+    ratio = torch.stack(means).var() / (drift.var() / batch_size)
+    assert ratio < 1.25  # 776 means: the ratio of independent draws is below 1.2 in 999 of 1000 runs
 
 
 def test_arguments_are_checked():
