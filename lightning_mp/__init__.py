@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
     from lightning_mp.callbacks.onnx_export import OnnxExport as OnnxExport
     from lightning_mp.callbacks.resumable_random_state import ResumableRandomState as ResumableRandomState
+    from lightning_mp.data.audit.audit import audit as audit
     from lightning_mp.data.store.feature_store import FeatureStore as FeatureStore
     from lightning_mp.datamodules.ranking import RankingDataModule as RankingDataModule
     from lightning_mp.datamodules.resumable_loader import ResumableLoader as ResumableLoader
@@ -33,6 +34,7 @@ _HOMES = {
     "RankingModule": "lightning_mp.models.ranking",
     "ResumableLoader": "lightning_mp.datamodules.resumable_loader",
     "ResumableRandomState": "lightning_mp.callbacks.resumable_random_state",
+    "audit": "lightning_mp.data.audit.audit",
     "mixed_precision": "lightning_mp.plugins.mixed_precision",
 }
 
@@ -48,6 +50,7 @@ __all__ = [
     "ResumableLoader",
     "ResumableRandomState",
     "__version__",
+    "audit",
     "mixed_precision",
 ]
 

@@ -27,7 +27,11 @@ class FeatureSpec:
         history: Makes the value of the events before the row (`lightning_mp.data.history`), for `numeric`:
             `{of: click, per: impression, by: [user, category], window: 7d, as: rate, prior: 20}`.
         known_at: Column with the time at which the value came to be; a row whose value is not older is refused.
-        transform: Of a `numeric` one (`lightning_mp.data.transforms`); `zscore` when left out.
+        transform: Of a `numeric` one (`lightning_mp.data.transforms`); `zscore` when left out. `auto` takes the
+            audit's advice on the training part, and treats as missing what the feature's name rules out (an age
+            below 0).
+        valid_from: Smallest number that can be; what is below counts as missing, in training and in requests.
+        valid_to: Largest number that can be.
         missing: What stands in for a missing value. Ids and categories: `unknown` (row 0; the default), `mode` (the
             most frequent value of the training part; of equally frequent ones the smallest), or `refuse`. Numbers:
             `mean` (the default) or `median` of the training part, `constant`, or `refuse`.
@@ -52,7 +56,9 @@ class FeatureSpec:
     of: Calendar | None = None
     history: HistorySettings | None = None
     known_at: str | None = None
-    transform: TransformKind | None = None
+    transform: TransformKind | Literal["auto"] | None = None
+    valid_from: float | None = None
+    valid_to: float | None = None
     missing: Missing | None = None
     missing_by: tuple[str, ...] = ()
     missing_value: float | None = None
@@ -76,6 +82,11 @@ class FeatureSpec:
             "`indicator` is for a value that may be missing": self.indicator
             and (self.missing == "refuse" or self.of is not None or self.role == "weight" or self.kind == "id"),
             "`transform` is for kind `numeric`": self.transform is not None and not numeric,
+            "`valid_from` and `valid_to` are for kind `numeric`": not numeric
+            and (self.valid_from is not None or self.valid_to is not None),
+            "`valid_from` is above `valid_to`": self.valid_from is not None
+            and self.valid_to is not None
+            and self.valid_from > self.valid_to,
             "`dtype` is for kind `numeric`; ids and categories are int32": self.dtype != "auto" and not numeric,
             f"`missing` must be one of {', '.join(allowed)}": self.missing is not None and self.missing not in allowed,
             "`missing: constant` needs `missing_value`": self.missing == "constant" and self.missing_value is None,

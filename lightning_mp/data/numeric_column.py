@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lightning_mp.data import transforms
+from lightning_mp.data.advised_transform import advised_transform
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.stored_precision import float16_loss
 from lightning_mp.errors import DataError
-from lightning_mp.schema import Feature, Transform
+from lightning_mp.schema import Feature, Transform, TransformKind
 
 Float64 = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -35,6 +38,13 @@ def fit_numeric(
             where the transform or a weight allows none.
     """
     raw = column.to_numpy().astype(np.float64)
+    advised, limits, advice = advised_transform(spec, raw[training])
+    outside = np.zeros(len(raw), dtype=bool)
+    if "valid_from" in limits:
+        outside |= raw < limits["valid_from"]
+    if "valid_to" in limits:
+        outside |= raw > limits["valid_to"]
+    raw = np.where(outside, np.nan, raw)
     missing = np.isnan(raw)
     fill = _fill_value(spec, raw, missing, rows, training)
     filled = np.where(missing, 0.0 if fill is None else fill, raw)
@@ -45,11 +55,15 @@ def fit_numeric(
             raise DataError(problem, "clean the column")
         transform, values, stored, note = Transform(), filled, "float32", "weight of each row"
     else:
-        transform = _fit(spec, filled[training])
+        transform = _fit(spec, advised, filled[training])
         values = transforms.apply(transform, filled)
+        if limits and fill is not None:
+            transform = replace(transform, constants={**transform.constants, **limits, "stand_in": fill})
         loss = float16_loss(values[training])
         stored = spec.dtype if spec.dtype != "auto" else ("float16" if loss.survives else "float32")
-        note = f"{transform.kind}, stored as {stored} (as float16: {loss})"
+        note = f"{transform.kind}{advice}, stored as {stored} (as float16: {loss})"
+    if outside.any():
+        note += f", {outside.sum():,} outside the valid range"
     if missing.any():
         note += f", {missing.mean():.1%} missing"
     feature = Feature(
@@ -58,6 +72,7 @@ def fit_numeric(
         role=spec.role,
         source_dtype="double",
         stored_dtype=stored,
+        width=transforms.width(transform.kind),
         transform=transform,
         missing=spec.missing_rule,
         missing_value=fill,
@@ -87,8 +102,8 @@ def _fill_value(spec: FeatureSpec, raw: Float64, missing: Mask, rows: pa.Chunked
     return float(np.median(present) if spec.missing_rule == "median" else present.mean())
 
 
-def _fit(spec: FeatureSpec, values: Float64) -> Transform:
+def _fit(spec: FeatureSpec, kind: TransformKind, values: Float64) -> Transform:
     try:
-        return transforms.fit(spec.transform or "zscore", values)
+        return transforms.fit(kind, values)
     except DataError as error:
         raise DataError(f"feature `{spec.name}`: {error.problem}", error.hint) from error

@@ -6,12 +6,15 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 
 from lightning_mp.data.attribute_table import AttributeTable
+from lightning_mp.data.audit.gate import AuditGate
+from lightning_mp.data.audited_features import through_gate
 from lightning_mp.data.columns import Columns
 from lightning_mp.data.csv_dialect import CsvDialect
 from lightning_mp.data.event_source import Paths, source_digest, source_files
@@ -25,11 +28,12 @@ from lightning_mp.data.log_rows import LogRows, LogSettings, log_rows
 from lightning_mp.data.negatives import Negatives
 from lightning_mp.data.prepared_summary import prepared_summary, summary_lines
 from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.data.store.matrices import fixed_size_lists
 from lightning_mp.data.time_split import PARTS, TimeSplit
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.schema import Feature, FeatureSchema
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of what `prepare` makes from the same input and settings; raised whenever that changes."""
 
 
@@ -48,6 +52,7 @@ def prepare(
     sessions: str | None = None,
     negatives: Negatives | None = None,
     leakage: LeakageGuard | None = None,
+    audit: AuditGate | None = None,
     max_bad_share: float = 0.001,
     on_overflow: Literal["raise", "float32", "clip"] = "raise",
     shuffle_seed: int = 0,
@@ -74,6 +79,7 @@ def prepare(
             until the user's next event), for histories.
         negatives: Draws rows for a log that holds what was taken and not what was shown.
         leakage: How closely features are looked at; the defaults of `LeakageGuard` when left out.
+        audit: What the features must be worth; no gate when left out. Its verdict stands in the manifest's `source`.
         max_bad_share: Share in [0, 1] of rows that may be rejected.
         on_overflow: What `FeatureStore.write` does with a float16 feature that holds too large a number, which happens
             where later rows go beyond what the training part showed.
@@ -85,7 +91,7 @@ def prepare(
 
     Raises:
         ConfigurationError: Settings that do not go together.
-        DataError: The log cannot be used as it is.
+        DataError: The log cannot be used as it is, or the audit gate refuses the features.
         LeakageError: A feature knows what its row cannot know.
         ArtifactError: The store cannot be written.
     """
@@ -111,6 +117,7 @@ def prepare(
         "features": [asdict(spec) for spec in features],
         "split": asdict(split),
         "leakage": asdict(guard),
+        "audit": None if audit is None else asdict(audit),
         "on_overflow": on_overflow,
         "shuffle_seed": shuffle_seed,
         "dtype_mapping": opened.dtype_mapping,
@@ -124,9 +131,15 @@ def prepare(
     _tell_log(rows, tell)
     pair = rows.user * len(rows.items) + rows.item
     labelled = labelled_rows(rows.log, pair, columns=columns, label=label, split=split)
-    made, histories = guarded_features(
-        features, rows, labelled, columns=columns, label=label, guard=guard, progress=tell
+    make = partial(
+        guarded_features, rows=rows, labelled=labelled, columns=columns, label=label, guard=guard, progress=tell
     )
+    made, histories = make(features)
+    verdict = None
+    if audit is not None:
+        (made, histories), verdict = through_gate(features, (made, histories), make, labelled.parts == "train", audit)
+        score = "none" if verdict["score"] is None else f"{verdict['score']:.0f} of 100"
+        tell(f"audit: score {score} for {audit.policy}")
     for column in made:
         tell(f"feature `{column.feature.name}`: {column.note}")
     target = Feature(
@@ -147,6 +160,7 @@ def prepare(
             "path": str(path) if isinstance(path, str | Path) else [str(file) for file in path],
             "settings": settings,
             **summary,
+            "audit": verdict,
         },
         on_overflow=on_overflow,
         shuffle_seed=shuffle_seed,
@@ -161,7 +175,10 @@ def _key(digests: Sequence[str], settings: Mapping[str, Any]) -> str:
 
 
 def _parts(made: Sequence[FeatureColumn], rows: LogRows, labelled: LabelledRows, label: str) -> dict[str, pa.Table]:
-    columns = {column.feature.name: pa.array(column.values) for column in made}
+    columns = {
+        column.feature.name: pa.array(column.values) if column.values.ndim == 1 else fixed_size_lists(column.values)
+        for column in made
+    }
     places = pa.array(labelled.positions)
     keys = {"@time": rows.log.table["time"].take(places), "@row": rows.log.table["row"].take(places),
             "@user": rows.user[labelled.positions], "@item": rows.item[labelled.positions]}  # fmt: skip

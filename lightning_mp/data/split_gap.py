@@ -48,6 +48,7 @@ def split_gap(
 def _codes(column: npt.NDArray[np.int32] | npt.NDArray[np.float64]) -> Int64:
     if column.dtype.kind != "f":
         return column.astype(np.int64)
+    column = column if column.ndim == 1 else column[:, 0]
     edges = np.unique(np.quantile(column, np.linspace(0, 1, _BINS + 1)[1:-1]))
     return np.searchsorted(edges, column, side="right")
 

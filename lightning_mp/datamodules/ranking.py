@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from lightning_mp.data.attribute_table import AttributeTable
+from lightning_mp.data.audit.gate import AuditGate
 from lightning_mp.data.columns import Columns
 from lightning_mp.data.csv_dialect import CsvDialect
 from lightning_mp.data.event_source import Paths
@@ -59,6 +60,7 @@ class RankingDataModule(pl.LightningDataModule):
         sessions: Pause that ends a user's session, such as `30min`; makes `session` and `dwell` for histories.
         negatives: Draws rows for a log that holds what was taken and not what was shown.
         leakage: How closely features are looked at for what they cannot know.
+        audit: What the features must be worth in half precision: `{policy: fp16, fail_under: 80, cure: true}`.
         max_bad_share: Share in [0, 1] of rows that may be rejected.
         on_overflow: What becomes of a float16 feature that holds too large a number: refuse, float32, or clip.
         synthetic: Settings of the synthetic log.
@@ -98,6 +100,7 @@ class RankingDataModule(pl.LightningDataModule):
         sessions: str | None = None,
         negatives: Negatives | None = None,
         leakage: LeakageGuard | None = None,
+        audit: AuditGate | None = None,
         max_bad_share: float = 0.001,
         on_overflow: Literal["raise", "float32", "clip"] = "raise",
         synthetic: SyntheticLog | None = None,
@@ -126,6 +129,7 @@ class RankingDataModule(pl.LightningDataModule):
         self.sessions = sessions
         self.negatives = negatives
         self.leakage = leakage
+        self.audit = audit
         self.max_bad_share = max_bad_share
         self.on_overflow = on_overflow
         self.synthetic = synthetic
@@ -174,6 +178,7 @@ class RankingDataModule(pl.LightningDataModule):
             sessions=self.sessions,
             negatives=self.negatives,
             leakage=self.leakage,
+            audit=self.audit,
             max_bad_share=self.max_bad_share,
             on_overflow=self.on_overflow,
             progress=rank_zero_info,

@@ -8,8 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from lightning_mp.bundle import Datatype, RawInput
+from lightning_mp.data.transforms import width
 from lightning_mp.data.vocabulary import MISSING_INTEGER, MISSING_TEXT, Vocabulary
 from lightning_mp.errors import ConfigurationError
+from lightning_mp.export.transform_graph import transformed
 from lightning_mp.float_formats import FLOAT16, FLOAT32
 from lightning_mp.schema import Feature, FeatureSchema
 
@@ -29,13 +31,16 @@ def raw_inputs(schema: FeatureSchema) -> tuple[RawInput, ...]:
     """
     inputs = []
     for feature in (f for f in schema.features if f.role in ("user", "item", "context")):
-        if feature.kind not in ("id", "categorical", "numeric") or feature.width != 1:
+        if feature.kind not in ("id", "categorical", "numeric") or feature.width != width(feature.transform.kind):
             problem = f"feature `{feature.name}` is of kind `{feature.kind}`, which `pipeline.onnx` cannot encode"
             raise ConfigurationError(problem, "export a model of id, categorical and numeric features")
         if feature.name in ("logit", "score") or feature.name.startswith(_RESERVED):
             problem = f"feature `{feature.name}` has the name of a value inside the exported graph"
             raise ConfigurationError(problem, "give the feature another name")
-        required = feature.missing == "refuse" or (feature.kind == "numeric" and feature.missing_value is None)
+        # Which mode stands in for a missing category depends on its group, which the graph does not know.
+        required = feature.missing in ("refuse", "mode") or (
+            feature.kind == "numeric" and feature.missing_value is None
+        )
         inputs.append(RawInput(name=feature.name, datatype=_datatype(feature), required=required))
     return tuple(inputs)
 
@@ -61,7 +66,7 @@ def encoder_graph(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary],
     types = {"BYTES": TensorProto.STRING, "INT64": TensorProto.INT64, "FP64": TensorProto.DOUBLE}
     graph = _Nodes()
     columns = [_indexed(graph, feature, vocabularies[feature.name]) for feature in schema.ids]
-    numbers = [_numeric(graph, feature) for feature in schema.dense]
+    numbers = [column for feature in schema.dense for column in _numeric(graph, feature)]
     outputs = []
     for name, parts, kind in ((IDS, columns, TensorProto.INT64), (DENSE, numbers, TensorProto.FLOAT)):
         if parts:
@@ -123,15 +128,21 @@ def _indexed(graph: _Nodes, feature: Feature, vocabulary: Vocabulary) -> str:
     return graph.add("Unsqueeze", [f"{here}/row", "encoded/axis"], f"{here}/column")
 
 
-def _numeric(graph: _Nodes, feature: Feature) -> str:
-    from onnx import TensorProto
-
+def _numeric(graph: _Nodes, feature: Feature) -> list[str]:
     here, value = f"encoded/{feature.name}", feature.name
     if feature.missing_value is not None:
         graph.add("IsNaN", [value], f"{here}/missing")
         stand_in = graph.constant(np.array(float(feature.missing_value)), f"{here}/missing_value")
         value = graph.add("Where", [f"{here}/missing", stand_in, value], f"{here}/given")
-    value = _transformed(graph, feature, value, here)
+    columns = transformed(graph, feature, value, here)
+    wide = len(columns) > 1
+    return [_stored(graph, feature, column, f"{here}[{i}]" if wide else here) for i, column in enumerate(columns)]
+
+
+def _stored(graph: _Nodes, feature: Feature, value: str, here: str) -> str:
+    """The nearest number of the stored type, as float32."""
+    from onnx import TensorProto
+
     largest = LARGEST[feature.stored_dtype]
     low, high = graph.constant(np.array(-largest), f"{here}/low"), graph.constant(np.array(largest), f"{here}/high")
     value = graph.add("Clip", [value, low, high], f"{here}/in_range")
@@ -140,23 +151,3 @@ def _numeric(graph: _Nodes, feature: Feature) -> str:
         value = graph.add("Cast", [value], f"{here}/float16", to=TensorProto.FLOAT16)
         value = graph.add("Cast", [value], f"{here}/rounded", to=TensorProto.FLOAT)
     return graph.add("Unsqueeze", [value, "encoded/axis"], f"{here}/column")
-
-
-def _transformed(graph: _Nodes, feature: Feature, value: str, here: str) -> str:
-    """The formulas of `lightning_mp.data.transforms.apply`."""
-    kind, fitted = feature.transform.kind, feature.transform.constants
-    if kind == "signed_log":
-        sign = graph.add("Sign", [value], f"{here}/sign")
-        size = graph.add("Abs", [value], f"{here}/size")
-        log = graph.add("Log", [graph.add("Add", [size, "encoded/one"], f"{here}/size1")], f"{here}/log")
-        return graph.add("Mul", [sign, log], f"{here}/signed_log")
-    if kind in ("log1p", "log1p_zscore"):
-        value = graph.add("Max", [value, "encoded/zero"], f"{here}/positive")
-        value = graph.add("Log", [graph.add("Add", [value, "encoded/one"], f"{here}/plus1")], f"{here}/log")
-    shift, scale = {"zscore": ("mean", "std"), "log1p_zscore": ("mean", "std"), "linear": ("offset", "scale")}.get(
-        kind, ("", "")
-    )
-    if shift:
-        minus, over = (graph.constant(np.array(fitted[name]), f"{here}/{name}") for name in (shift, scale))
-        value = graph.add("Div", [graph.add("Sub", [value, minus], f"{here}/centred"), over], f"{here}/scaled")
-    return value

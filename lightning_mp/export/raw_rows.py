@@ -41,9 +41,13 @@ def decode_rows(
         values = vocabularies[feature.name].decode(ids[:, column])
         values = np.where(ids[:, column] == 0, MISSING_TEXT if text else MISSING_INTEGER, values)
         raw[feature.name] = values.astype(np.object_ if text else np.int64)
-    for column, feature in enumerate(schema.dense):
+    column = 0
+    for feature in schema.dense:
+        wide = transforms.width(feature.transform.kind) > 1
+        stored = dense[:, column : column + feature.width] if wide else dense[:, column]
         with np.errstate(over="ignore"):  # what was clipped may come from beyond float64
-            raw[feature.name] = transforms.invert(feature.transform, dense[:, column].astype(np.float64))
+            raw[feature.name] = transforms.invert(feature.transform, stored.astype(np.float64))
+        column += feature.width
     return raw
 
 
@@ -64,15 +68,18 @@ def encode_rows(
     ids = np.empty((rows, len(schema.ids)), dtype=np.int64)
     for column, feature in enumerate(schema.ids):
         ids[:, column] = vocabularies[feature.name].encode(raw[feature.name])
-    dense = np.empty((rows, len(schema.dense)), dtype=np.float32)
-    for column, feature in enumerate(schema.dense):
+    dense = np.empty((rows, schema.dense_width), dtype=np.float32)
+    column = 0
+    for feature in schema.dense:
         values = np.asarray(raw[feature.name], dtype=np.float64)
         if feature.missing_value is not None:
             values = np.where(np.isnan(values), feature.missing_value, values)
         with np.errstate(over="ignore", under="ignore"):
             largest = LARGEST[feature.stored_dtype]
             values = np.clip(transforms.apply(feature.transform, values), -largest, largest)
-            dense[:, column] = values.astype(np.float32).astype(feature.stored_dtype)
+            stored = values.astype(np.float32).astype(feature.stored_dtype)
+        dense[:, column : column + feature.width] = stored.reshape(rows, feature.width)
+        column += feature.width
     return ids, dense
 
 

@@ -92,5 +92,70 @@ def test_refusals():
         transforms.fit("zscore", [1.0, np.nan, np.inf])
     with pytest.raises(DataError, match="there is not one value"):
         transforms.fit("zscore", [])
-    with pytest.raises(ConfigurationError, match="`quantile` is not a transform"):
-        transforms.fit("quantile", [1.0])
+    with pytest.raises(ConfigurationError, match="`logit` is not a transform"):
+        transforms.fit("logit", [1.0])
+
+
+@given(values=NUMBERS, others=NUMBERS)
+def test_power_of_two_changes_no_bit_and_comes_back_to_the_bit(values, others):
+    transform = transforms.fit("power_of_two", values)
+    scale = transform.constants["scale"]
+    assert math.frexp(scale)[0] == 0.5
+    largest = max(map(abs, values))
+    assert not largest or 0.5 <= largest * scale < 1.0
+    scaled = transforms.apply(transform, others)
+    assert transforms.invert(transform, scaled).tolist() == others
+
+
+@given(values=NUMBERS, others=NUMBERS)
+def test_robust_clip_is_the_zscore_of_what_it_clipped(values, others):
+    transform = transforms.fit("robust_clip", values)
+    low, high = transform.constants["low"], transform.constants["high"]
+    clipped = [min(max(x, low), high) for x in values]
+    expected = [oracle("zscore", clipped, min(max(x, low), high)) for x in others]
+    np.testing.assert_allclose(transforms.apply(transform, others), expected, rtol=1e-6, atol=1e-6)
+
+
+@given(values=POSITIVE, others=POSITIVE)
+def test_log1p_flag_makes_a_size_and_a_flag_and_undoes_both(values, others):
+    transform = transforms.fit("log1p_flag", values)
+    columns = transforms.apply(transform, others)
+    assert columns.shape == (len(others), transforms.width("log1p_flag")) == (len(others), 2)
+    assert columns[:, 1].tolist() == [float(x == 0) for x in others]
+    nonzero = [x for x in values if x] or values
+    expected = [oracle("log1p_zscore", nonzero, x) if x else 0.0 for x in others]
+    np.testing.assert_allclose(columns[:, 0], expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(transforms.invert(transform, columns), others, rtol=1e-9, atol=1e-9)
+
+
+@given(values=NUMBERS, others=NUMBERS)
+def test_quantile_keeps_the_order_between_minus_one_and_one(values, others):
+    transform = transforms.fit("quantile", values)
+    places = transforms.apply(transform, sorted(others))
+    assert (np.diff(places) >= 0).all()
+    assert (np.abs(places) <= 1.0).all()
+    assert np.isnan(transforms.apply(transform, [math.nan]))[0]
+
+
+def test_quantile_gives_the_share_of_rows_below_and_comes_back():
+    rng = np.random.default_rng()
+    values = rng.lognormal(0, 4, 20_000)
+    transform = transforms.fit("quantile", values)
+    places = transforms.apply(transform, values)
+    rank = np.argsort(np.argsort(values)) / (len(values) - 1)
+    np.testing.assert_allclose((places + 1) / 2, rank, atol=1 / 64)
+    np.testing.assert_allclose(transforms.invert(transform, places), values, rtol=1e-6)
+    half = transforms.fit("quantile", np.repeat([0.0, 1.0], [900, 100]))
+    assert transforms.apply(half, [0.0, 1.0]).tolist() == pytest.approx([-0.1, 0.9], abs=0.02)
+    assert transforms.apply(transforms.fit("quantile", [3.0, 3.0]), [1.0, 3.0, 9.0]).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", ["none", "zscore", "signed_log", "quantile", "log1p_flag", "robust_clip"])
+def test_a_number_outside_the_valid_range_is_the_one_that_stands_in(kind):
+    fitted = transforms.fit(kind, [0.0, 2.0, 5.0])
+    limits = {"valid_from": 0.0, "valid_to": 10.0, "stand_in": 2.0}
+    transform = Transform(kind=kind, constants={**fitted.constants, **limits})
+    found = transforms.apply(transform, [-1.0, 11.0, 2.0, 0.0, 10.0])
+    assert np.array_equal(found[0], found[2])
+    assert np.array_equal(found[1], found[2])
+    assert np.array_equal(found[3:], transforms.apply(fitted, [0.0, 10.0]))

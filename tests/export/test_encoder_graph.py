@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +19,16 @@ from lightning_mp.export.raw_rows import decode_rows, encode_rows, hostile_rows
 from lightning_mp.hardware.session import open_session
 from lightning_mp.schema import Feature, FeatureSchema
 
-KINDS = ("none", "zscore", "signed_log", "log1p", "log1p_zscore", "linear")
+KINDS = ("none", "zscore", "signed_log", "log1p", "log1p_zscore", "log1p_flag", "linear", "quantile", "power_of_two",
+         "robust_clip")  # fmt: skip
 
 
 def numeric(name: str, kind: str, dtype: str, missing_value: float | None = 0.25) -> Feature:
     sample = np.array([0.0, 0.3, 2.0, 1000.0]) if "log1p" in kind else np.array([-5.0, 0.3, 2.0, 1000.0])
     missing = "refuse" if missing_value is None else "constant"
     return Feature(name=name, kind="numeric", role="item", source_dtype="double", stored_dtype=dtype, missing=missing,
-                   transform=transforms.fit(kind, sample), missing_value=missing_value)  # fmt: skip
+                   transform=transforms.fit(kind, sample), missing_value=missing_value,
+                   width=transforms.width(kind))  # fmt: skip
 
 
 def every_transform() -> FeatureSchema:
@@ -67,11 +70,14 @@ def test_the_last_step_is_the_rounding_of_the_store(numbers):
     values = np.array([1.0 + 2.0**-11, 1.0 + 2.0**-10 * 1.5, 65519.0, 2.0**-25, 2.0**-24, 0.1])
     raw = {feature.name: values for feature in schema.features}
     answered = session.run(None, raw)[0]
-    for column, feature in enumerate(schema.features):
-        computed = transforms.apply(feature.transform, values).astype(np.float32)
+    column = 0
+    for feature in schema.features:
+        computed = transforms.apply(feature.transform, values).astype(np.float32).reshape(len(values), feature.width)
         stored = np.clip(computed, -65504, 65504) if feature.stored_dtype == "float16" else computed
         with np.errstate(under="ignore"):
-            np.testing.assert_array_equal(answered[:, column], stored.astype(feature.stored_dtype))
+            expected = stored.astype(feature.stored_dtype)
+        np.testing.assert_array_equal(answered[:, column : column + feature.width], expected)
+        column += feature.width
 
 
 def test_what_is_beyond_the_stored_type_becomes_its_largest_number(numbers):
@@ -82,6 +88,18 @@ def test_what_is_beyond_the_stored_type_becomes_its_largest_number(numbers):
     names = [feature.name for feature in schema.features]
     assert answered[:, names.index("none float16")].tolist() == [65504.0, -65504.0, 65504.0]
     assert answered[0, names.index("none float32")] == np.finfo(np.float32).max
+
+
+def test_what_is_outside_the_valid_range_becomes_what_stands_in(tmp_path):
+    plain = numeric("age", "zscore", "float16")
+    limits = {"valid_from": 0.0, "valid_to": 120.0, "stand_in": 40.0}
+    transform = replace(plain.transform, constants={**plain.transform.constants, **limits})
+    schema = FeatureSchema(features=(replace(plain, transform=transform),))
+    raw = {"age": np.array([-1.0, 0.0, 33.0, 120.0, 121.0, np.inf, -np.inf, np.nan, 40.0])}
+    session = session_of(schema, {}, tmp_path)
+    check_encoder(session, schema, {}, raw)
+    answered = session.run(None, raw)[0][:, 0]
+    assert (answered == answered[8]).tolist() == [True, False, False, False, True, True, True, False, True]
 
 
 def test_missing_takes_the_rule_s_number_and_refused_stays_nan(tmp_path):
@@ -157,10 +175,12 @@ def test_decoded_rows_encode_to_the_stored_ones(prepared):
 
 def test_clipped_numbers_decode_without_a_warning_and_come_back():
     schema = every_transform()
-    largest = np.full((2, len(schema.features)), 65504.0) * [[1.0], [-1.0]]
+    largest = np.full((2, schema.dense_width), 65504.0) * [[1.0], [-1.0]]
     raw = decode_rows(schema, {}, np.empty((2, 0), dtype=np.int64), largest)
     _, dense = encode_rows(schema, {}, raw)
-    kept = [index for index, feature in enumerate(schema.features) if feature.stored_dtype == "float16"]
+    wide = [feature for feature in schema.features for _ in range(feature.width)]
+    bounded = ("quantile", "robust_clip", "log1p_flag")  # these bring it back to the largest number they were fitted on
+    kept = [i for i, f in enumerate(wide) if f.stored_dtype == "float16" and f.transform.kind not in bounded]
     np.testing.assert_allclose(dense[0, kept], 65504.0, rtol=2e-3)
 
 

@@ -1,0 +1,208 @@
+"""AuditSource: batches of some columns, again and again, from any kind of table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from lightning_mp.data.audit.store_batches import store_source_parts
+from lightning_mp.data.csv_dialect import CsvDialect
+from lightning_mp.data.csv_file import CsvFile
+from lightning_mp.data.input_file import file_kind
+from lightning_mp.data.rejects import Rejects
+from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.errors import ConfigurationError, DataError
+
+BATCH_ROWS: Final = 1 << 17
+"""Rows a batch: what a column's numbers need then fits into a processor's own cache."""
+
+Batch = tuple[list[pa.Array], int, str]
+"""Columns, rows, and the split they belong to (`""` where there is none)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AuditSource:
+    """A table that can be read more than once.
+
+    Attributes:
+        name: As the report shows it.
+        fields: Name and Arrow type of each column; names may repeat.
+        rows: How many, where that is known beforehand.
+        read: Batches of the columns at some places.
+        untyped: Whether all columns are text, as in a CSV file.
+        decimal: Decimal mark of such a file.
+        splits: Names of the parts that rows belong to, in order; empty where there are none.
+        notes: What happened on the way that the report should tell.
+    """
+
+    name: str
+    fields: list[tuple[str, pa.DataType]]
+    rows: int | None
+    read: Callable[[Sequence[int]], Iterator[Batch]]
+    untyped: bool = False
+    decimal: str = "."
+    splits: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    def place(self, name: str, what: str) -> int:
+        """Place of a column.
+
+        Raises:
+            ConfigurationError: There is none of that name, or more than one.
+        """
+        from difflib import get_close_matches
+
+        names = [entry[0] for entry in self.fields]
+        if names.count(name) == 1:
+            return names.index(name)
+        if name in names:
+            raise ConfigurationError(f"`{what}`: `{self.name}` has {names.count(name)} columns `{name}`", "rename them")
+        near = get_close_matches(name, names, 1)
+        shown = ", ".join(f"`{n}`" for n in names[:20])
+        hint = f"did you mean `{near[0]}`?" if near else f"its columns are {shown}"
+        raise ConfigurationError(f"`{what}`: `{self.name}` has no column `{name}`", hint)
+
+
+def open_source(source: Any, csv: CsvDialect | None = None) -> AuditSource:
+    """Open what is to be audited.
+
+    Args:
+        source: Path of a Parquet, CSV or Arrow IPC file, or of a feature store; a `FeatureStore`; or anything with the
+            Arrow C stream: a `pyarrow.Table`, a polars or pandas frame, a DuckDB relation. A `RecordBatchReader` is
+            read once and kept in memory, for an audit may have to look twice.
+        csv: How a CSV file is written.
+
+    Raises:
+        ConfigurationError: It is none of these.
+        DataError: A file cannot be read.
+    """
+    if isinstance(source, FeatureStore):
+        return _store(source)
+    if isinstance(source, str | Path):
+        path = Path(source)
+        if (path / "LATEST").is_file():
+            return _store(FeatureStore(path))
+        if path.is_file() and _starts_with(path, b"ARROW1"):
+            return _ipc(path)
+        return _parquet(path) if file_kind(path) == "parquet" else _csv(path, csv or CsvDialect())
+    if isinstance(source, pa.RecordBatchReader):
+        source = source.read_all()
+    if hasattr(source, "__arrow_c_stream__"):
+        return _stream(source)
+    kind = type(source).__name__
+    hint = "give a path, a store, or a table with the Arrow C stream, such as `pyarrow.table(...)`"
+    raise ConfigurationError(f"an audit cannot read a `{kind}`", hint)
+
+
+def _starts_with(path: Path, magic: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError as error:
+        raise DataError(f"`{path}` cannot be read: {error.strerror or error}", "check the path") from error
+
+
+def _damaged(path: Path, kind: str, error: Exception) -> DataError:
+    reason = str(error).splitlines()[0][:200]
+    return DataError(f"`{path}` cannot be read as {kind}: {reason}", "write or copy it again")
+
+
+def _parquet(path: Path) -> AuditSource:
+    try:
+        file = parquet.ParquetFile(path)
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, "Parquet", error) from error
+    # A column is named by its path inside the file, so a name with a dot, or twice, is asked for with all the others.
+    flat = len(set(schema.names)) == len(schema.names) == len(file.schema.names)
+    plain = flat and not any("." in name for name in schema.names)
+
+    def read(places: Sequence[int]) -> Iterator[Batch]:
+        names = [schema.names[place] for place in places] if plain else None
+        try:
+            with parquet.ParquetFile(path, pre_buffer=True) as opened:
+                for batch in opened.iter_batches(BATCH_ROWS, columns=names):
+                    columns = batch.columns if plain else [batch.column(place) for place in places]
+                    order = {name: index for index, name in enumerate(batch.schema.names)} if names else {}
+                    yield [columns[order[n]] for n in names] if names else columns, batch.num_rows, ""
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(path, "Parquet", error) from error
+
+    return AuditSource(name=str(path), fields=[(f.name, f.type) for f in schema], rows=rows, read=read)
+
+
+def _ipc(path: Path) -> AuditSource:
+    def opened() -> pa.RecordBatchFileReader:
+        try:
+            return pa.ipc.open_file(pa.memory_map(str(path)))
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(path, "Arrow IPC", error) from error
+
+    schema = opened().schema
+
+    def read(places: Sequence[int]) -> Iterator[Batch]:
+        reader = opened()
+        for index in range(reader.num_record_batches):
+            try:
+                batch = reader.get_batch(index)
+            except (pa.ArrowException, OSError) as error:
+                raise _damaged(path, "Arrow IPC", error) from error
+            yield from _pieces(batch, places)
+
+    return AuditSource(name=str(path), fields=[(f.name, f.type) for f in schema], rows=None, read=read)
+
+
+def _stream(source: Any) -> AuditSource:
+    schema = pa.RecordBatchReader.from_stream(source).schema
+
+    def read(places: Sequence[int]) -> Iterator[Batch]:
+        for batch in pa.RecordBatchReader.from_stream(source):
+            yield from _pieces(batch, places)
+
+    rows = len(source) if hasattr(source, "__len__") else None
+    return AuditSource(
+        name=type(source).__name__, fields=[(f.name, f.type) for f in schema], rows=rows, read=read
+    )  # fmt: skip
+
+
+def _pieces(batch: pa.RecordBatch, places: Sequence[int]) -> Iterator[Batch]:
+    for start in range(0, batch.num_rows, BATCH_ROWS):
+        piece = batch.slice(start, BATCH_ROWS)
+        yield [piece.column(place) for place in places], piece.num_rows, ""
+
+
+def _csv(path: Path, dialect: CsvDialect) -> AuditSource:
+    rejects = Rejects()
+    header = list(dict.fromkeys(CsvFile(path, dialect, rejects).header))
+    notes: list[str] = []
+
+    def read(places: Sequence[int]) -> Iterator[Batch]:
+        noted = Rejects()
+        file = CsvFile(path, dialect, noted)
+        names = [header[place] for place in places]
+        for block in file.blocks(names):
+            rows = len(block.rows)
+            for start in range(0, rows, BATCH_ROWS):
+                yield (
+                    [block.columns[name].slice(start, BATCH_ROWS) for name in names],
+                    min(BATCH_ROWS, rows - start),
+                    "",
+                )
+        if noted.total and not notes:
+            reasons = "; ".join(f"{count:,} {reason}" for (_, reason), count in noted.reasons.most_common(3))
+            notes.append(f"{noted.total:,} of {file.rows_seen:,} rows were rejected: {reasons}")
+
+    return AuditSource(
+        name=str(path), fields=[(name, pa.string()) for name in header], rows=None, read=read, untyped=True,
+        decimal=dialect.decimal, notes=notes,
+    )  # fmt: skip
+
+
+def _store(store: FeatureStore) -> AuditSource:
+    fields, splits, rows, read = store_source_parts(store, BATCH_ROWS)
+    return AuditSource(name=str(store.path), fields=fields, rows=rows, read=read, splits=splits)
