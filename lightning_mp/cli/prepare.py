@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from lightning_mp.schema import Feature
 
 _SHOWN_REJECTS = 5
+_SHOW_SQL = "--show-sql"
 
 
 def main(argv: Sequence[str]) -> int:
     """Do the data part of a recipe, as `fit` would do it first, and say what came of it.
 
     Args:
-        argv: Arguments after `prepare`: `--config RECIPE` and options such as `--data.path FILE`.
+        argv: Arguments after `prepare`: `--config RECIPE`, options such as `--data.path FILE`, and `--show-sql`, which
+            prints the SQL of each feature that is made of earlier events.
 
     Returns:
         0.
@@ -32,11 +34,15 @@ def main(argv: Sequence[str]) -> int:
     from lightning_mp.data.store.feature_store import FeatureStore
     from lightning_mp.running.recipe_data import recipe_datamodule
 
-    data = recipe_datamodule("prepare", argv)
+    switches = {_SHOW_SQL: "Print the SQL of each feature that is made of earlier events."}
+    data = recipe_datamodule("prepare", argv, switches=switches)
     data.prepare_data()
     store = getattr(data, "store", None)
     if isinstance(store, FeatureStore):
         print("\n".join(summary(store)))
+        if _SHOW_SQL in argv:
+            for name, history in store.manifest.source.get("histories", {}).items():
+                print(f"\n-- {name}\n{history['sql']};")
     else:
         print(f"`{type(data).__name__}` has prepared its data")
     return 0
@@ -44,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
 
 def summary(store: FeatureStore) -> list[str]:
     """Lines on the latest version of a store: rows, rejects, splits, and each column with its stored type."""
+    from lightning_mp.data.prepared_summary import hidden_lines
+
     manifest = store.manifest
     source = manifest.source
     lines = [f"store `{store.path}`, version {manifest.version}"]
@@ -61,6 +69,7 @@ def summary(store: FeatureStore) -> list[str]:
         told = parts.get(split)
         words = f"  {told['from']} to {told['to']}  label mean {told['label_mean']:.4f}" if told else ""
         lines.append(f"{split:<10}  {manifest.rows(split):>12,} rows{words}")
+    lines += list(hidden_lines(source))
     lines.append("")
     width = max((len(feature.name) for feature in manifest.schema.features), default=0)
     notes = source.get("notes", {})

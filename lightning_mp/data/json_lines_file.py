@@ -48,12 +48,14 @@ class JsonLinesFile:
     rows_seen: int = 0
 
     def __post_init__(self) -> None:
-        names: dict[str, None] = {}
+        names: dict[str, Any] = {}
         for _, lines in self._lines():
             for line in lines:
                 record = _parsed(line)
-                for row in _rows(record) if isinstance(record, dict) else []:
-                    names.update(dict.fromkeys(row))
+                if isinstance(record, dict):
+                    _flatten(record, "", names, {})
+                    for row in _rows(record):
+                        names.update(row)
             if names:
                 break
         if not names:

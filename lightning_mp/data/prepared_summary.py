@@ -76,11 +76,20 @@ def summary_lines(summary: Mapping[str, Any], label: str) -> Iterator[str]:
             else f", {part['new_users']:.1%} of rows of new users, {part['new_items']:.1%} of new items"
         )
         yield f"{name}: {part['rows']:,} rows, {span}, mean of label `{label}` {part['label_mean']:.4f}{new}"
-    if summary["embargoed"]:
+    yield from hidden_lines(summary)
+
+
+def hidden_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What the parts do not show: the rows that were left out, and what a random split would have promised.
+
+    Args:
+        summary: As `prepared_summary` gives it; a store that was made in another way has nothing to tell.
+    """
+    if summary.get("embargoed"):
         yield f"embargo: {summary['embargoed']:,} rows before the cuts belong to no part"
-    if summary["censored"]:
+    if summary.get("censored"):
         yield f"{summary['censored']:,} test rows have a label window that ends after the log: theirs may come too low"
-    gap = summary["split_gap"]
+    gap = summary.get("split_gap")
     if gap is not None:
         yield (
             f"the simplest model has AUC {gap['time']:.3f} split by time, {gap['random']:.3f} split at random: "

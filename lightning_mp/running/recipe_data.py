@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined]
@@ -12,7 +12,9 @@ from lightning_mp.running.command_line import command_line, with_recipes
 from lightning_mp.running.recipe_parser import RecipeParser
 
 
-def recipe_datamodule(command: str, arguments: Sequence[str]) -> LightningDataModule:
+def recipe_datamodule(
+    command: str, arguments: Sequence[str], *, switches: Mapping[str, str] | None = None
+) -> LightningDataModule:
     """Make the DataModule of a recipe.
 
     The whole recipe is read and checked, so that it fails here as it would in `fit`; its model and trainer are not
@@ -21,6 +23,7 @@ def recipe_datamodule(command: str, arguments: Sequence[str]) -> LightningDataMo
     Args:
         command: The command that asks, for the words of an error.
         arguments: `--config RECIPE`, a path or the name of a shipped recipe, and options such as `--data.path FILE`.
+        switches: Further options of the command, without a value, with what its help says of each.
 
     Raises:
         ConfigurationError: There is no such recipe, or the DataModule refuses its settings.
@@ -33,6 +36,8 @@ def recipe_datamodule(command: str, arguments: Sequence[str]) -> LightningDataMo
     parser.add_lightning_class_args(Trainer, "trainer")
     for option in ("seed_everything", "ckpt_path", "weights_only", "optimizer", "lr_scheduler"):
         parser.add_argument(f"--{option}", type=Any, default=None, help="Of other commands; not used here.")
+    for switch, words in (switches or {}).items():
+        parser.add_argument(switch, action="store_true", help=words)
     found = with_recipes(arguments)
     with command_line([command, *found]):
         settings = parser.parse_args(found)
