@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
-from lightning_mp.errors import ConfigurationError
+from lightning_mp.errors import ArtifactError, ConfigurationError, LightningMPError
 from lightning_mp.running import checkpoint_options
 from lightning_mp.running.command_line import command_line, with_recipes
 from lightning_mp.running.recipe_parser import RecipeParser
@@ -82,7 +83,23 @@ class RecipeCLI(LightningCLI):
         if settings.get("logger") in (None, True) and not settings.get("barebones"):
             folder = settings.get("default_root_dir") or "runs"
             kwargs["logger"] = CSVLogger(folder, name=None) if self.subcommand == "fit" else False
-        return super().instantiate_trainer(**kwargs)
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (MisconfigurationException, ValueError, TypeError) as error:
+            if isinstance(error, LightningMPError):
+                raise
+            raise _refused(error, "change `trainer` in the recipe, or the `--trainer` option") from error
+
+    def fit(
+        self,
+        model: LightningModule,
+        datamodule: LightningDataModule | None = None,
+        ckpt_path: str | None = None,
+        weights_only: bool | None = None,
+    ) -> None:
+        """Train; an error of the disk names the folder that was written to."""
+        with _named(self.trainer.log_dir or self.trainer.default_root_dir):
+            self.trainer.fit(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=weights_only)
 
     def after_fit(self) -> None:
         """Test the best checkpoint and say where everything is."""
@@ -136,18 +153,63 @@ def main(argv: list[str]) -> int:
         SystemExit: The parser ends the command: 0 after `--help`, 2 after one line on what it refused.
     """
     with command_line([argv[0], *with_recipes(argv[1:])]), _own_signals(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")  # batches are gathered, not loaded
-        warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)  # of torch, in Lightning
-        warnings.filterwarnings("ignore", message=".*dirpath has changed.*")  # of checkpoints: none is written
+        _quieten()
         try:
             cli = RecipeCLI()
         except SIGTERMException:
             return 143
+        except MisconfigurationException as error:
+            raise _refused(error, "change the recipe, or the option") from error
+        except ValueError as error:
+            ours = _ours(error)
+            if ours is None:
+                raise
+            raise ours from None
         except SystemExit as end:
             if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns it into an exit with code 1
                 return 130
             raise
     return 143 if cli.trainer.received_sigterm else 0
+
+
+def _refused(error: Exception, hint: str) -> ConfigurationError:
+    return ConfigurationError(" ".join(str(error).split()), hint)
+
+
+def _ours(error: BaseException) -> LightningMPError | None:
+    """The error of this package that the parser put into a longer one of its own, while it built the objects."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, LightningMPError):
+        inner = inner.__cause__ or inner.__context__
+    return inner
+
+
+def _quieten() -> None:
+    """Leave out what the user of a recipe can do nothing about."""
+    for message in (
+        ".*does not have many workers",  # batches are gathered from a map: a worker would only copy them
+        ".*LeafSpec",  # of torch, in Lightning
+        r"\s*(By default only one Jsonargparse|.*was deprecated in v4)",  # of jsonargparse, in Lightning
+        ".*not supported by the model summary",  # it leaves out the size in MB under bfloat16
+        ".*dirpath has changed",  # of checkpoints, where one is measured and none written
+    ):
+        warnings.filterwarnings("ignore", message=message)
+
+
+@contextmanager
+def _named(folder: str) -> Iterator[None]:
+    """Writing a checkpoint to a full disk raises an error that names no file, or one of torch's container format."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        full = "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error)
+        nameless = isinstance(error, OSError) and error.strerror is not None and error.filename is None
+        if isinstance(error, LightningMPError) or not (full or nameless):
+            raise
+        what = error.strerror if isinstance(error, OSError) else "a file could not be written whole"
+        raise ArtifactError(
+            f"`{folder}`: {what}", "make room on the disk (`df -h`); what was written before is whole"
+        ) from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 UNKNOWN = {  # old, new, key path, owner, meant
     "top": ("seed_everything:", "sed_everything:", "sed_everything", "", "seed_everything"),
     "trainer": ("max_epochs:", "max_epoch:", "trainer.max_epoch", "", "trainer.max_epochs"),
-    "callback": ("patience:", "patence:", "trainer.callbacks.2.init_args.patence", "EarlyStopping", "patience"),
+    "callback": ("patience:", "patence:", "trainer.callbacks.*.init_args.patence", "EarlyStopping", "patience"),
     "factory": (
         "{precision: auto}", "{precison: auto}", "trainer.plugins.0.init_args.precison", "mixed_precision", "precision",
     ),
@@ -45,7 +46,7 @@ UNKNOWN = {  # old, new, key path, owner, meant
     "data": ("    batch_size:", "    batchsize:", "data.init_args.batchsize", "RankingDataModule", "batch_size"),
     "columns": ("user: user_id", "usr: user_id", "data.init_args.columns.usr", "Columns", "user"),
     "event": ("{flags: ", "{flag: ", "data.init_args.columns.event.flag", "EventFlags", "flags"),
-    "feature": ("of: hour", "oof: hour", "data.init_args.features.11.oof", "FeatureSpec", "of"),
+    "feature": ("of: hour", "oof: hour", "data.init_args.features.*.oof", "FeatureSpec", "of"),
     "synthetic": ("items: 500", "itms: 500", "data.init_args.synthetic.itms", "SyntheticLog", "items"),
     "split": ("validation: 0.1", "validaton: 0.1", "data.init_args.split.validaton", "TimeSplit", "validation"),
 }  # fmt: skip
@@ -55,20 +56,20 @@ UNKNOWN = {  # old, new, key path, owner, meant
 def test_an_unknown_key_names_file_line_key_owner_and_the_nearest_name(refused, place):
     old, new, key, owner, meant = UNKNOWN[place]
     line, number = refused(old, new)
-    assert line.startswith(f"error: bad.yaml:{number}: `{key}` is not an option")
+    assert fnmatch(line, f"error: bad.yaml:{number}: `{key}` is not an option*")
     assert f"of `{owner}`" in line if owner else "of `" not in line
     assert (f"did you mean `{meant}`?" in line) if meant else ("did you mean" not in line)
 
 
 VALUES = {
     "trainer": ("max_epochs: ", "max_epochs: many # ", "trainer.max_epochs", "'many'", "int"),
-    "callback": ("patience: 2", "patience: two", "trainer.callbacks.2.init_args.patience", "'two'", "int"),
+    "callback": ("patience: 2", "patience: two", "trainer.callbacks.*.init_args.patience", "'two'", "int"),
     "network": (
         "embedding_dim: 8", "embedding_dim: wide", "model.init_args.network.init_args.embedding_dim", "'wide'", "int",
     ),
     "choice": ("task: click", "task: clack", "model.init_args.task", "'clack'", "click"),
     "split": ("test: 0.2}", "test: much}", "data.init_args.split.test", "'much'", "float"),
-    "feature": ("kind: id, role: item", "kind: idd, role: item", "data.init_args.features.4.kind", "'idd'", "numeric"),
+    "feature": ("kind: id, role: item", "kind: idd, role: item", "data.init_args.features.*.kind", "'idd'", "numeric"),
     "data": ("batch_size: ", "batch_size: big # ", "data.init_args.batch_size", "'big'", "int"),
 }  # fmt: skip
 
@@ -77,13 +78,13 @@ VALUES = {
 def test_a_value_of_a_wrong_type_is_shown_with_what_was_expected(refused, place):
     old, new, key, value, expected = VALUES[place]
     line, number = refused(old, new)
-    assert line.startswith(f"error: bad.yaml:{number}: `{key}` cannot be {value}")
+    assert fnmatch(line, f"error: bad.yaml:{number}: `{key}` cannot be {value}*")
     assert expected in line
     assert "<class" not in line
 
 
 CLASSES = {
-    "callback": ("lightning_mp.KeepInFP32", "lightning_mp.KeepInFP16", "trainer.callbacks.1.class_path", "KeepInFP32"),
+    "callback": ("lightning_mp.KeepInFP32", "lightning_mp.KeepInFP16", "trainer.callbacks.*.class_path", "KeepInFP32"),
     "network": ("lightning_mp.DCNv2", "lightning_mp.DCNv3", "model.init_args.network.class_path", "DCNv2"),
     "module": ("lightning_mp.RankingModule", "lightning_np.RankingModule", "model.class_path", ""),
     "data": ("lightning_mp.RankingDataModule", "lightning_mp.RankingData", "data.class_path", "RankingDataModule"),
@@ -94,7 +95,7 @@ CLASSES = {
 def test_a_class_that_is_not_there_is_named_with_the_nearest(refused, place):
     old, new, key, meant = CLASSES[place]
     line, number = refused(old, new)
-    assert line.startswith(f"error: bad.yaml:{number}: `{key}`: ")
+    assert fnmatch(line, f"error: bad.yaml:{number}: `{key}`: *")
     assert f"did you mean `{meant}`?" in line if meant else "No module named 'lightning_np'" in line
 
 
