@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what type checkers and editors see
+    from lightning_mp.callbacks.gradient_clipping import GradientClipping as GradientClipping
     from lightning_mp.callbacks.keep_in_fp32 import KeepInFP32 as KeepInFP32
+    from lightning_mp.callbacks.learning_rate_warmup import LearningRateWarmup as LearningRateWarmup
     from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
     from lightning_mp.callbacks.onnx_export import OnnxExport as OnnxExport
     from lightning_mp.callbacks.resumable_random_state import ResumableRandomState as ResumableRandomState
@@ -27,7 +29,9 @@ _HOMES = {
     "DCNv2": "lightning_mp.networks.dcn_v2",
     "FeatureSchema": "lightning_mp.schema",
     "FeatureStore": "lightning_mp.data.store.feature_store",
+    "GradientClipping": "lightning_mp.callbacks.gradient_clipping",
     "KeepInFP32": "lightning_mp.callbacks.keep_in_fp32",
+    "LearningRateWarmup": "lightning_mp.callbacks.learning_rate_warmup",
     "LossScaleMonitor": "lightning_mp.callbacks.loss_scale_monitor",
     "OnnxExport": "lightning_mp.callbacks.onnx_export",
     "RankingDataModule": "lightning_mp.datamodules.ranking",
@@ -42,7 +46,9 @@ __all__ = [
     "DCNv2",
     "FeatureSchema",
     "FeatureStore",
+    "GradientClipping",
     "KeepInFP32",
+    "LearningRateWarmup",
     "LossScaleMonitor",
     "OnnxExport",
     "RankingDataModule",

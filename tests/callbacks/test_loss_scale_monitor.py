@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_mp import LossScaleMonitor
+from lightning_mp import GradientClipping, LossScaleMonitor
 from lightning_mp.errors import ConfigurationError, LightningMPWarning, NumericError
 
 
@@ -81,15 +81,19 @@ def test_skips_equal_the_oracle_in_automatic_optimization(
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "aot_eager"])
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
 @pytest.mark.parametrize("optimizers", [1, 2])
-def test_skips_equal_the_oracle_in_manual_optimization(toy, make_trainer, batches, fused, optimizers, compiled):
+@pytest.mark.parametrize("clip", [False, True], ids=["noclip", "our clip"])
+def test_skips_equal_the_oracle_in_manual_optimization(toy, make_trainer, batches, clip, fused, optimizers, compiled):
     bad, steep = bad_batches(12)
     module = toy(fused=fused, optimizers=optimizers, manual=True, bad=bad, steep=steep)
     if compiled:
         module.forward = torch.compile(module.forward, backend="aot_eager")
     monitor, oracle = LossScaleMonitor(), Oracle()
-    make_trainer(callbacks=[monitor, oracle], log_every_n_steps=5).fit(module, batches(12))
+    clipping = [GradientClipping(0.01)] if clip else []
+    make_trainer(callbacks=[*clipping, monitor, oracle], log_every_n_steps=5).fit(module, batches(12))
     assert [(event.step, event.optimizer) for event in monitor.events] == oracle.skipped
     assert monitor.history.attempts == len(oracle.taken) == 12 * optimizers
+    if clip:
+        assert clipping[0].steps == clipping[0].clipped_steps == 12 * optimizers - monitor.history.skipped
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")  # torch imports its own

@@ -26,12 +26,23 @@ PACKAGES = ["lightning.pytorch", "pytorch_lightning"]
 PUBLIC = {name: getattr(lightning_mp, name) for name in lightning_mp.__all__}
 CALLBACKS = sorted(name for name, value in PUBLIC.items() if inspect.isclass(value) and issubclass(value, Callback))
 # A callback with required arguments has a line here; the second row is an instance that stands beside the first.
-ARGUMENTS: dict[str, dict[str, Any]] = {"OnnxExport": {"dirpath": "bundle", "strict": False}}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "GradientClipping": {"max_norm": 0.5},
+    "GradientUnderflowMonitor": {"every_n_steps": 1, "probe_every_n_steps": 1},
+    "OnnxExport": {"dirpath": "bundle", "strict": False},
+}
 OTHER_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "GradientClipping": {"max_value": 0.1},
+    "GradientUnderflowMonitor": {"every_n_steps": 2, "top_k": 2},
     "KeepInFP32": {"modules": ["middle"]},
+    "LearningRateWarmup": {"start_lr": 1e-4},
     "LossScaleMonitor": {"patience": 7},
     "OnnxExport": {"dirpath": "other", "strict": False},
 }
+# Operations a step where more than two are the work itself: the norm of all gradients, and its factor on them.
+OPERATIONS = {"GradientClipping": 11}
+# Measured often above; here as it comes, so that the steps counted are those between two measurements.
+SELDOM: dict[str, dict[str, Any]] = {"GradientUnderflowMonitor": {}}
 # Those that change nothing in the run: the weights are the same with and without them.
 READERS = [name for name in CALLBACKS if name.endswith(("Monitor", "Report", "Export"))]
 # What they log comes from a run with a feature store; their own tests compare it with the docstring.
@@ -287,16 +298,22 @@ def cost(library: Any, callbacks: list[Any], batches: int, *, fused: bool) -> tu
 
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_off_logging_steps_it_reads_nothing_and_adds_at_most_two_operations_a_step(library, name, fused):
+def test_off_logging_steps_it_reads_nothing_and_adds_few_operations_a_step(library, name, fused):
     short, long = 25, 35  # past what is done once, at the start of a run
     extra: dict[bool, tuple[int, int]] = {}
     for with_it in (False, True):
         (reads, operations), (more_reads, more_operations) = (
-            cost(library, [build(name)] if with_it else [], batches, fused=fused) for batches in (short, long)
+            cost(
+                library,
+                [PUBLIC[name](**SELDOM.get(name, ARGUMENTS.get(name, {})))] if with_it else [],
+                batches,
+                fused=fused,
+            )
+            for batches in (short, long)
         )
         extra[with_it] = (more_reads - reads, more_operations - operations)
     assert extra[True][0] == extra[False][0]
-    assert extra[True][1] - extra[False][1] <= 2 * (long - short)
+    assert extra[True][1] - extra[False][1] <= OPERATIONS.get(name, 2) * (long - short)
 
 
 @pytest.fixture(autouse=True)

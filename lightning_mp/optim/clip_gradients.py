@@ -1,0 +1,137 @@
+"""Clip gradients, dense or sparse, scaled or not, without waiting for the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_EPSILON = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clipped:
+    """What a clipping found; scalar tensors on the device of the gradients, worked out when they are asked for.
+
+    Args:
+        norm: 2-norm of all gradients before, as if unscaled.
+        max_norm: The largest norm that was left.
+        beyond: Whether an element was beyond its bounds, where elements were clipped.
+    """
+
+    norm: Tensor
+    max_norm: float | None = None
+    beyond: Tensor | None = None
+
+    @classmethod
+    def gathered(cls, found: Sequence[Clipped]) -> Clipped:
+        """Those of several clippings to one bound, as one with vectors.
+
+        Args:
+            found: One or more, all of the same arguments.
+        """
+        norm = torch.stack([one.norm.to(found[0].norm) for one in found])
+        beyond = [one.beyond.to(norm.device) for one in found if one.beyond is not None]
+        return cls(norm=norm, max_norm=found[0].max_norm, beyond=torch.stack(beyond) if beyond else None)
+
+    @property
+    def finite(self) -> Tensor:
+        """Whether all gradients were finite, bool."""
+        return self.norm.isfinite()
+
+    @property
+    def clipped(self) -> Tensor:
+        """Whether a gradient was changed, bool."""
+        if self.max_norm is None:
+            return torch.zeros_like(self.norm, dtype=torch.bool) if self.beyond is None else self.beyond
+        return (self.norm + _EPSILON > self.max_norm) & self.finite
+
+
+@torch.no_grad()
+def clip_gradients(
+    parameters: Iterable[Tensor],
+    *,
+    max_norm: float | None = None,
+    max_value: float | None = None,
+    scale: Tensor | None = None,
+) -> Clipped | None:
+    """Clip the gradients of parameters in place, all together by their norm, or each element by its size.
+
+    The norm is computed in float32 at least, whatever the gradients are. A sparse gradient is taken as the dense one
+    that it stands for: rows that occur twice are added first. Gradients that are not all finite are left as they are,
+    so that a scaler, and whoever looks for the cause, sees them. Nothing is read from the device.
+
+    Args:
+        parameters: Those without a gradient are passed over.
+        max_norm: Largest norm; or
+        max_value: Largest size of an element.
+        scale: Loss scale that the gradients still carry, a scalar tensor; None where they carry none.
+
+    Returns:
+        None where no parameter has a gradient.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> weight.grad = torch.tensor([3.0, 4.0]) * 1024
+        >>> clip_gradients([weight], max_norm=1.0, scale=torch.tensor(1024.0)).norm.item()
+        5.0
+        >>> weight.grad / 1024
+        tensor([0.6000, 0.8000])
+
+    Source:
+        The formula of `torch.nn.utils.clip_grad_norm_`, with its 1e-6.
+    """
+    values = [gradient for parameter in parameters if (gradient := _values(parameter)) is not None]
+    if not values:
+        return None
+    norm = _norm(values)
+    unscaled = norm if scale is None else norm / scale.to(norm.device)
+    if max_norm is not None:
+        # A norm that is not finite counts as zero here: the factor is 1 then.
+        factor = (max_norm / (unscaled.nan_to_num(0.0, 0.0) + _EPSILON)).clamp(max=1.0)
+        for group in _by_device(values):
+            torch._foreach_mul_(group, factor.to(group[0].device))
+        return Clipped(norm=unscaled, max_norm=max_norm)
+    limit = math.inf if max_value is None else max_value
+    bound = torch.where(norm.isfinite(), limit if scale is None else limit * scale.to(norm.device), math.inf)
+    beyond = torch.zeros((), dtype=torch.bool, device=norm.device)
+    for value in values:
+        here = bound.to(value.device)
+        least, most = value.aminmax()
+        beyond |= ((most > here) | (least < -here)).to(norm.device)
+        here = here.to(value.dtype)  # or clamp would give a tensor of the wider format
+        torch.clamp(value, -here, here, out=value)
+    return Clipped(norm=unscaled, beyond=beyond)
+
+
+def _values(parameter: Tensor) -> Tensor | None:
+    """What is stored of a parameter's gradient; a sparse one is coalesced on the parameter itself."""
+    gradient = parameter.grad
+    if gradient is None or gradient.numel() == 0:
+        return None
+    if gradient.layout is torch.sparse_coo:
+        if not gradient.is_coalesced():
+            parameter.grad = gradient = gradient.coalesce()
+        return gradient._values() if gradient._nnz() else None  # noqa: SLF001  `values()` may not be changed in place
+    return gradient
+
+
+def _norm(values: list[Tensor]) -> Tensor:
+    """2-norm of all tensors together, in float32, or in float64 where one of them is."""
+    device = values[0].device
+    wide = torch.float64 if any(value.dtype is torch.float64 for value in values) else torch.float32
+    norms: list[Tensor] = []
+    for group in _by_device(values):
+        norms += torch._foreach_norm(group, 2, dtype=wide)  # noqa: SLF001  as torch's own clipping does
+    together: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]))
+    return together
+
+
+def _by_device(values: list[Tensor]) -> list[list[Tensor]]:
+    groups: dict[torch.device, list[Tensor]] = {}
+    for value in values:
+        groups.setdefault(value.device, []).append(value)
+    return list(groups.values())
