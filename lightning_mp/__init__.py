@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.callbacks.gradient_clipping import GradientClipping as GradientClipping
+    from lightning_mp.callbacks.gradient_underflow_monitor import GradientUnderflowMonitor as GradientUnderflowMonitor
     from lightning_mp.callbacks.keep_in_fp32 import KeepInFP32 as KeepInFP32
     from lightning_mp.callbacks.learning_rate_warmup import LearningRateWarmup as LearningRateWarmup
     from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
@@ -30,6 +31,7 @@ _HOMES = {
     "FeatureSchema": "lightning_mp.schema",
     "FeatureStore": "lightning_mp.data.store.feature_store",
     "GradientClipping": "lightning_mp.callbacks.gradient_clipping",
+    "GradientUnderflowMonitor": "lightning_mp.callbacks.gradient_underflow_monitor",
     "KeepInFP32": "lightning_mp.callbacks.keep_in_fp32",
     "LearningRateWarmup": "lightning_mp.callbacks.learning_rate_warmup",
     "LossScaleMonitor": "lightning_mp.callbacks.loss_scale_monitor",
@@ -47,6 +49,7 @@ __all__ = [
     "FeatureSchema",
     "FeatureStore",
     "GradientClipping",
+    "GradientUnderflowMonitor",
     "KeepInFP32",
     "LearningRateWarmup",
     "LossScaleMonitor",

@@ -1,0 +1,152 @@
+"""A sample of every gradient of one backward pass, and the histogram of its exponents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from lightning_mp.float_formats import FLOAT16, FLOAT32
+from lightning_mp.precision.representability import MEANINGFUL_VALUES
+
+_BINS = 256  # one for each biased exponent of float32; the first holds zeros, the last what is not finite
+_FIRST_NORMAL = FLOAT32.largest_exponent - (FLOAT16.largest_exponent - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExponentHistogram:
+    """Counts of the exponents of sampled gradients, as they were in the backward pass, multiplied by the loss scale.
+
+    Args:
+        counts: By name of the parameter, 256 counts: of zeros, of float32's biased exponents 1 to 254, of values that
+            are not finite.
+        from_float16: Names of the parameters whose gradient came out of float16, told from its values.
+        largest: Largest magnitude by name of the parameter, of all its values.
+    """
+
+    counts: dict[str, list[int]]
+    from_float16: frozenset[str]
+    largest: dict[str, float]
+
+    @property
+    def subnormal_fraction(self) -> float | None:
+        """Share of the sampled values other than zero that are float16 subnormals and so have lost bits.
+
+        Only gradients that came out of float16 count: in one computed in float32, such as a table's, small values are
+        harmless. None if there is no value to count.
+        """
+        counts = [self.counts[name] for name in self.from_float16]
+        subnormal = sum(sum(row[1:_FIRST_NORMAL]) for row in counts)
+        values = sum(sum(row[1:-1]) for row in counts)
+        return subnormal / values if values else None
+
+    @property
+    def headroom_bits(self) -> float | None:
+        """Times the loss scale could be doubled before the largest of these gradients overflows float16.
+
+        None if no gradient came out of float16, or one is not finite. Gradients inside the network may be larger.
+        """
+        magnitudes = [self.largest[name] for name in self.from_float16]
+        finite = all(map(math.isfinite, magnitudes))
+        return math.log2(FLOAT16.largest / max(magnitudes)) if finite and any(magnitudes) else None
+
+
+class GradientSample:
+    """Hooks on parameters that take a sample of each gradient before it is accumulated or averaged.
+
+    Args:
+        parameters: Parameters by name.
+        samples: Most values taken from one gradient, spread evenly.
+
+    Example:
+        >>> layer = torch.nn.Linear(3, 2)
+        >>> sample = GradientSample(dict(layer.named_parameters()), samples=4096)
+        >>> sample.attach()
+        >>> layer(torch.full((1, 3), 2.0**-20)).sum().backward()
+        >>> sample.detach()
+        >>> histogram = sample.histogram()
+        >>> histogram.largest["bias"], histogram.counts["weight"][127 - 20]
+        (1.0, 6)
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], *, samples: int) -> None:
+        self._parameters = dict(parameters)
+        self._samples = samples
+        self._handles: list[RemovableHandle] = []
+        self._taken: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def attach(self) -> None:
+        """Put the hooks on, after the forward pass."""
+        for name, parameter in self._parameters.items():
+            self._handles.append(parameter.register_hook(self._hook(name)))  # type: ignore[no-untyped-call]
+
+    def detach(self) -> None:
+        """Take the hooks off; the samples stay."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def histogram(self) -> ExponentHistogram | None:
+        """Count what was sampled, by one read from the device, and forget it; None if there was no gradient."""
+        taken, self._taken = self._taken, {}
+        if not taken:
+            return None
+        samples, least, most = zip(*taken.values(), strict=True)
+        device = samples[0].device
+        values = torch.cat([sample.to(device) for sample in samples])
+        sizes = torch.tensor([sample.numel() for sample in samples])
+        owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(device)
+        exponents = (values.view(torch.int32) >> FLOAT32.fraction_bits) & (_BINS - 1)
+        changed = (values != values.half().float()) & torch.isfinite(values)
+        counts = torch.bincount(owner * _BINS + exponents, minlength=len(taken) * _BINS)
+        differing = torch.bincount(owner, weights=changed.float(), minlength=len(taken))
+        largest = torch.maximum(torch.stack(list(most)), -torch.stack(list(least))).to(device)
+        flat = torch.cat([counts.double(), differing.double(), largest.double()]).cpu()
+        table = flat[: len(taken) * _BINS].long().view(len(taken), _BINS)
+        differs, biggest = (part.tolist() for part in flat[len(taken) * _BINS :].view(2, -1))
+        told = (table[:, 1:-1].sum(1) >= MEANINGFUL_VALUES).tolist()
+        return ExponentHistogram(
+            counts=dict(zip(taken, table.tolist(), strict=True)),
+            from_float16=frozenset(
+                name for name, enough, other in zip(taken, told, differs, strict=True) if enough and not other
+            ),
+            largest=dict(zip(taken, biggest, strict=True)),
+        )
+
+    def _hook(self, name: str) -> object:
+        def take(gradient: Tensor) -> None:
+            values = gradient.detach()
+            if values.is_sparse:
+                values = values._values()  # noqa: SLF001
+            if values.numel() and name not in self._taken:  # a shared weight's gradient arrives as one sum
+                least, most = torch.aminmax(values)
+                self._taken[name] = (spread(values, self._samples), least.float(), most.float())
+
+        return take
+
+
+def spread(values: Tensor, samples: int) -> Tensor:
+    """Values from all over a tensor, as a copy in float32.
+
+    Args:
+        values: Any shape and floating type.
+        samples: Most values taken.
+
+    Returns:
+        (at most `samples`,) float32. No row or column is preferred: the step shares no factor with the last axis.
+
+    Example:
+        >>> spread(torch.arange(12.0).view(3, 4), 5)
+        tensor([ 0.,  5., 10.])
+    """
+    flat = values.mT.reshape(-1) if values.dim() >= 2 and values.mT.is_contiguous() else values.reshape(-1)
+    step = max(1, -(-flat.numel() // samples))
+    width = values.shape[-1] if values.dim() else 1
+    rows = values.shape[-2] if values.dim() >= 2 else 1
+    while step > 1 and math.gcd(step, width * rows) > 1:
+        step += 1
+    return flat[::step].float() if values.dtype is not torch.float32 else flat[::step].clone()
