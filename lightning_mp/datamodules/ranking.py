@@ -22,6 +22,7 @@ from lightning_mp.data.prepare import prepare
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.data.store.store_manifest import StoreManifest
 from lightning_mp.data.synthetic.settings import SyntheticLog
+from lightning_mp.data.synthetic.write import write_log
 from lightning_mp.data.time_split import TimeSplit
 from lightning_mp.datamodules.resumable_loader import ResumableLoader
 from lightning_mp.datamodules.row_order import Shuffle
@@ -163,7 +164,7 @@ class RankingDataModule(pl.LightningDataModule):
         if log is None or columns is None or label is None or features is None:
             return
         if self._drawn is not None:
-            (self.synthetic or SyntheticLog()).write(self._drawn)
+            write_log(self._drawn, self.synthetic)
         prepare(
             log,
             self.store,

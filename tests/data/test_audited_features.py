@@ -15,6 +15,7 @@ from lightning_mp.data.label import EventLabel
 from lightning_mp.data.prepare import prepare
 from lightning_mp.data.synthetic.faults import Faults
 from lightning_mp.data.synthetic.settings import SyntheticLog
+from lightning_mp.data.synthetic.write import write_log
 from lightning_mp.errors import ConfigurationError, DataError
 
 COLUMNS = Columns(user="user_id", item="item_id", time="event_time", event=EventFlags(flags={"click": "click"}))
@@ -24,7 +25,7 @@ COLUMNS = Columns(user="user_id", item="item_id", time="event_time", event=Event
 def log(tmp_path_factory):
     faults = Faults(negative_ages=True, exploding_spend=True, sparse_bursts=True)
     settings = SyntheticLog(impressions=8000, users=300, items=100, faults=faults)
-    return settings.write(tmp_path_factory.mktemp("log") / "log.parquet")
+    return write_log(tmp_path_factory.mktemp("log") / "log.parquet", settings)
 
 
 def features(kind: str, **age):

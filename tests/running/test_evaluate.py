@@ -17,6 +17,7 @@ from lightning_mp.data.prepare import prepare
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.data.synthetic.settings import SyntheticLog
 from lightning_mp.data.synthetic.true_probabilities import true_probabilities
+from lightning_mp.data.synthetic.write import write_log
 from lightning_mp.errors import ArtifactError, DataError
 from lightning_mp.running.evaluate import BEST, MODEL, evaluate
 
@@ -25,7 +26,9 @@ BASELINES = ["popularity", "item mean", "user + item mean", "running user + item
 
 
 def stored(folder, label, **settings):
-    log = SyntheticLog(**{"impressions": 30_000, "users": 300, "items": 60, **settings}).write(folder / "log.parquet")
+    log = write_log(
+        folder / "log.parquet", SyntheticLog(**{"impressions": 30_000, "users": 300, "items": 60, **settings})
+    )
     columns = Columns(user="user_id", item="item_id", time="event_time", event=EventFlags(flags=FLAGS))
     features = [
         FeatureSpec(name="user_id", kind="id", role="user"),

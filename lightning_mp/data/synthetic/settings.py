@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ VERSION = 1
 """Of the way a log is drawn: the same settings and version give the same log, bit for bit."""
 KEY = b"lightning_mp.synthetic"
 """Of the settings in a log's Parquet metadata."""
-_AGAIN = "draw one with `SyntheticLog().write(path)`"
+_AGAIN = "draw one with `write_log(path)`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +61,6 @@ class SyntheticLog:
             raise ConfigurationError(
                 f"`synthetic.form` must be `wide` or `long`, got {self.form!r}", "use `wide`: a row an impression"
             )
-
-    def write(self, path: str | Path, *, progress: Callable[[int, int], None] | None = None) -> Path:
-        """Draw the log and write it to `path`; the same as `write_log` with these settings.
-
-        Args:
-            path: Parquet file to write.
-            progress: Called with the impressions written and those asked for, some times a second.
-
-        Returns:
-            `path`.
-        """
-        from lightning_mp.data.synthetic.write import write_log
-
-        return write_log(path, progress=progress, **{entry.name: getattr(self, entry.name) for entry in fields(self)})
 
     def to_json(self) -> str:
         """Canonical JSON, the version of the draw included."""

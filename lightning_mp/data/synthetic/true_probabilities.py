@@ -37,7 +37,9 @@ def true_probabilities(path: str | Path, rows: ArrayLike | None = None) -> NDArr
 
     Example:
         >>> import tempfile
-        >>> path = SyntheticLog(impressions=500, users=50, items=20).write(Path(tempfile.mkdtemp()) / "log.parquet")
+        >>> from lightning_mp.data.synthetic.write import write_log
+        >>> settings = SyntheticLog(impressions=500, users=50, items=20)
+        >>> path = write_log(Path(tempfile.mkdtemp()) / "log.parquet", settings)
         >>> true_probabilities(path, [0, 499]).shape
         (2,)
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from lightning_mp.artifacts import replacing
 from lightning_mp.data.synthetic.draw import Draw
-from lightning_mp.data.synthetic.faults import Faults
 from lightning_mp.data.synthetic.impressions import Impressions
 from lightning_mp.data.synthetic.record import log_schema, record
 from lightning_mp.data.synthetic.settings import Form, SyntheticLog
@@ -27,16 +26,7 @@ Columns = dict[str, NDArray[np.generic]]
 
 
 def write_log(
-    path: str | Path,
-    *,
-    impressions: int = 500_000,
-    users: int = 1_500,
-    items: int = 800,
-    days: int = 28,
-    seed: int = 0,
-    form: Form = "wide",
-    faults: Faults | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    path: str | Path, settings: SyntheticLog | None = None, *, progress: Callable[[int, int], None] | None = None
 ) -> Path:
     """Draw a log of impressions, clicks, carts and orders and write it as one Parquet file, sorted by time.
 
@@ -52,31 +42,24 @@ def write_log(
 
     Args:
         path: File to write; its folder is made when it is missing.
-        impressions: Items shown.
-        users: Users who may turn up.
-        items: Items that may be shown.
-        days: Length of the log.
-        seed: Seed of all random numbers.
-        form: `wide`, a row an impression, or `long`, a row an event.
-        faults: What is recorded wrongly; nothing by default.
+        settings: What is drawn; `SyntheticLog()` when left out.
         progress: Called with the impressions written and those asked for, after each part.
 
     Returns:
         `path`.
 
     Raises:
-        ConfigurationError: A setting is out of its range.
         ArtifactError: The file cannot be written.
 
     Example:
         >>> import tempfile
-        >>> path = write_log(Path(tempfile.mkdtemp()) / "log.parquet", impressions=1000, users=50, items=20, seed=1)
+        >>> settings = SyntheticLog(impressions=1000, users=50, items=20, seed=1)
+        >>> path = write_log(Path(tempfile.mkdtemp()) / "log.parquet", settings)
         >>> pq.read_metadata(path).num_rows
         1000
     """
-    settings = SyntheticLog(
-        impressions=impressions, users=users, items=items, days=days, seed=seed, form=form, faults=faults or Faults()
-    )
+    settings = settings or SyntheticLog()
+    impressions, days = settings.impressions, settings.days
     path = Path(path)
     with suppress(DataError):
         if SyntheticLog.of(path) == settings:

@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lightning_mp.data.synthetic.faults import Faults
+from lightning_mp.data.synthetic.settings import SyntheticLog
 from lightning_mp.data.synthetic.write import write_log
 
 SMALL = {"impressions": 60_000, "users": 2_000, "items": 200, "seed": 9}
@@ -16,7 +17,7 @@ def values(path, name):
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    return write_log(tmp_path_factory.mktemp("sound") / "log", **SMALL)
+    return write_log(tmp_path_factory.mktemp("sound") / "log", SyntheticLog(**SMALL))
 
 
 def changed(sound, faulty):
@@ -33,7 +34,7 @@ def test_without_faults_values_are_possible_and_no_leak_is_there(sound):
 
 
 def test_one_user_in_five_has_a_negative_age(tmp_path, sound):
-    path = write_log(tmp_path / "log", faults=Faults(negative_ages=True), **SMALL)
+    path = write_log(tmp_path / "log", SyntheticLog(faults=Faults(negative_ages=True), **SMALL))
     assert changed(sound, path) == {"age"}
     negative = {user for user, age in zip(values(path, "user_id"), values(path, "age"), strict=True) if age < 0}
     users = len(set(values(path, "user_id")))
@@ -42,7 +43,7 @@ def test_one_user_in_five_has_a_negative_age(tmp_path, sound):
 
 
 def test_spend_reaches_from_a_cent_to_twenty_millions_in_the_same_order(tmp_path, sound):
-    path = write_log(tmp_path / "log", faults=Faults(exploding_spend=True), **SMALL)
+    path = write_log(tmp_path / "log", SyntheticLog(faults=Faults(exploding_spend=True), **SMALL))
     assert changed(sound, path) == {"spend"}
     spend = values(path, "spend")
     assert spend.min() == pytest.approx(0.01)
@@ -53,7 +54,7 @@ def test_spend_reaches_from_a_cent_to_twenty_millions_in_the_same_order(tmp_path
 
 
 def test_promotion_is_zero_on_95_percent_and_bursts_on_the_rest(tmp_path, sound):
-    path = write_log(tmp_path / "log", faults=Faults(sparse_bursts=True), **SMALL)
+    path = write_log(tmp_path / "log", SyntheticLog(faults=Faults(sparse_bursts=True), **SMALL))
     assert changed(sound, path) == {"promotion"}
     burst = values(path, "promotion")
     assert (burst == 0).mean() == pytest.approx(0.95, abs=0.01)
@@ -63,7 +64,7 @@ def test_promotion_is_zero_on_95_percent_and_bursts_on_the_rest(tmp_path, sound)
 
 
 def test_leaks_know_the_future_and_the_label(tmp_path, sound):
-    path = write_log(tmp_path / "log", faults=Faults(future_leaks=True), **SMALL)
+    path = write_log(tmp_path / "log", SyntheticLog(faults=Faults(future_leaks=True), **SMALL))
     assert changed(sound, path) == {"user_click_rate", "page_depth"}
     user, click, rate = (values(path, name) for name in ("user_id", "click", "user_click_rate"))
     for one in np.unique(user)[:50]:
@@ -75,5 +76,5 @@ def test_leaks_know_the_future_and_the_label(tmp_path, sound):
 
 def test_all_at_once(tmp_path, sound):
     faults = Faults(negative_ages=True, exploding_spend=True, sparse_bursts=True, future_leaks=True)
-    path = write_log(tmp_path / "log", faults=faults, **SMALL)
+    path = write_log(tmp_path / "log", SyntheticLog(faults=faults, **SMALL))
     assert changed(sound, path) == {"age", "spend", "promotion", "user_click_rate", "page_depth"}

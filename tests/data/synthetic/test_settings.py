@@ -5,6 +5,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from lightning_mp.data.synthetic.faults import Faults
 from lightning_mp.data.synthetic.settings import SyntheticLog
+from lightning_mp.data.synthetic.write import write_log
 from lightning_mp.errors import ConfigurationError, DataError
 
 
@@ -33,7 +34,7 @@ def test_another_version_is_refused():
 
 def test_a_written_log_knows_its_settings(tmp_path):
     settings = SyntheticLog(impressions=100, users=9, items=9, seed=4)
-    assert SyntheticLog.of(settings.write(tmp_path / "log")) == settings
+    assert SyntheticLog.of(write_log(tmp_path / "log", settings)) == settings
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from lightning_mp.data.synthetic.record import FINGERPRINT
 from lightning_mp.data.synthetic.settings import SyntheticLog
 from lightning_mp.data.synthetic.true_probabilities import true_probabilities
 from lightning_mp.data.synthetic.world import draw_world
+from lightning_mp.data.synthetic.write import write_log
 from lightning_mp.errors import DataError
 
 SMALL = {"impressions": 30_000, "users": 300, "items": 80}
@@ -24,12 +25,12 @@ def area(scores, target):
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
-    return SyntheticLog(seed=5, impressions=280_000).write(tmp_path_factory.mktemp("log") / "log.parquet")
+    return write_log(tmp_path_factory.mktemp("log") / "log.parquet", SyntheticLog(seed=5, impressions=280_000))
 
 
 def test_they_are_the_chances_that_the_clicks_were_drawn_with(tmp_path):
     settings = SyntheticLog(seed=2, **SMALL)
-    path = settings.write(tmp_path / "log")
+    path = write_log(tmp_path / "log", settings)
     drawn = Draw(draw_world(settings)).impressions(0, 0, settings.impressions)
     assert np.array_equal(true_probabilities(path), drawn.chance[np.argsort(drawn.time, kind="stable")])
 
@@ -43,7 +44,7 @@ def test_clicks_come_as_often_as_they_say_bin_by_bin(log):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_possible_auc_leaves_room_above_chance_and_below_one(tmp_path, seed):
-    path = SyntheticLog(seed=seed, impressions=60_000).write(tmp_path / "log")
+    path = write_log(tmp_path / "log", SyntheticLog(seed=seed, impressions=60_000))
     click = pq.read_table(path)["click"].to_numpy(zero_copy_only=False)
     assert 0.78 < area(true_probabilities(path), click) < 0.88
 
@@ -66,7 +67,7 @@ def test_rows_in_any_order_over_the_seam_of_two_parts(log):
 
 def test_they_depend_on_nothing_but_what_the_log_shows(tmp_path):
     """The rows alone, moved to another file in another order with the outcome thrown away, give the same numbers."""
-    path = SyntheticLog(**SMALL).write(tmp_path / "log")
+    path = write_log(tmp_path / "log", SyntheticLog(**SMALL))
     table = pq.read_table(path)
     order = np.random.default_rng().permutation(len(table))
     seen = ["user_id", "item_id", "event_time", "device", "position", "promotion"]
@@ -77,16 +78,16 @@ def test_they_depend_on_nothing_but_what_the_log_shows(tmp_path):
 def test_faults_change_what_is_recorded_not_what_happened(tmp_path):
     faults = Faults(negative_ages=True, exploding_spend=True, sparse_bursts=True, future_leaks=True)
     sound, faulty = (
-        SyntheticLog(**SMALL).write(tmp_path / "a"),
-        SyntheticLog(**SMALL, faults=faults).write(tmp_path / "b"),
+        write_log(tmp_path / "a", SyntheticLog(**SMALL)),
+        write_log(tmp_path / "b", SyntheticLog(**SMALL, faults=faults)),
     )
     assert true_probabilities(faulty) == pytest.approx(true_probabilities(sound), rel=1e-9)
     assert pq.read_table(faulty)["click"].equals(pq.read_table(sound)["click"])
 
 
 def test_in_the_long_form_impressions_have_them_and_other_rows_are_refused(tmp_path):
-    wide = SyntheticLog(**SMALL).write(tmp_path / "wide")
-    long = SyntheticLog(**SMALL, form="long").write(tmp_path / "long")
+    wide = write_log(tmp_path / "wide", SyntheticLog(**SMALL))
+    long = write_log(tmp_path / "long", SyntheticLog(**SMALL, form="long"))
     kind = pq.read_table(long)["event_type"].to_numpy(zero_copy_only=False)
     assert np.array_equal(true_probabilities(long, np.flatnonzero(kind == "impression")), true_probabilities(wide))
     cart = int(np.flatnonzero(kind == "cart")[0])
@@ -95,7 +96,7 @@ def test_in_the_long_form_impressions_have_them_and_other_rows_are_refused(tmp_p
 
 
 def test_what_is_no_synthetic_log_or_another_machines_is_refused(tmp_path):
-    path = SyntheticLog(**SMALL).write(tmp_path / "log")
+    path = write_log(tmp_path / "log", SyntheticLog(**SMALL))
     with pytest.raises(DataError, match=r"has 30,000 rows, row 30,000 was asked for"):
         true_probabilities(path, [0, 30_000])
     with pytest.raises(DataError, match=r"row -1 was asked for"):

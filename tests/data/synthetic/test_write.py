@@ -26,7 +26,9 @@ def column(table, name):
 @pytest.fixture(scope="module")
 def big(tmp_path_factory):
     """More rows than one part holds, so that the seams between parts are in it."""
-    path = write_log(tmp_path_factory.mktemp("big") / "log.parquet", impressions=write.PART + 60_000, seed=11)
+    path = write_log(
+        tmp_path_factory.mktemp("big") / "log.parquet", SyntheticLog(impressions=write.PART + 60_000, seed=11)
+    )
     return path, pq.read_table(path)
 
 
@@ -110,14 +112,16 @@ def test_an_attribute_is_the_same_wherever_its_owner_turns_up(big):
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path):
     digests = []
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        path = write_log(tmp_path / name, impressions=5_000, seed=seed)
+        path = write_log(tmp_path / name, SyntheticLog(impressions=5_000, seed=seed))
         digests.append(hashlib.sha256(path.read_bytes()).hexdigest())
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_both_forms_tell_of_the_same_draw(tmp_path):
-    wide = pq.read_table(write_log(tmp_path / "wide", impressions=20_000, users=200, items=50))
-    long = pq.read_table(write_log(tmp_path / "long", impressions=20_000, users=200, items=50, form="long"))
+    wide = pq.read_table(write_log(tmp_path / "wide", SyntheticLog(impressions=20_000, users=200, items=50)))
+    long = pq.read_table(
+        write_log(tmp_path / "long", SyntheticLog(impressions=20_000, users=200, items=50, form="long"))
+    )
     kinds, when = column(long, "event_type"), long["event_time"].cast("int64").to_numpy()
     assert (np.diff(when) >= 0).all()
     shown = long.filter(pa.array(kinds == "impression"))
@@ -140,7 +144,7 @@ def test_time_and_bytes_grow_with_the_rows_and_memory_does_not(tmp_path):
     """Row groups are the parts that are held in memory; each is bounded whatever the size of the log."""
     sizes = {}
     for rows in (1, 10, write.PART // 2, write.PART * 2 + 1):
-        path = write_log(tmp_path / f"{rows}", impressions=rows, users=50, items=20)
+        path = write_log(tmp_path / f"{rows}", SyntheticLog(impressions=rows, users=50, items=20))
         meta = pq.read_metadata(path)
         assert meta.num_rows == rows
         assert max(meta.row_group(group).num_rows for group in range(meta.num_row_groups)) <= write.PART * 1.01
@@ -150,34 +154,37 @@ def test_time_and_bytes_grow_with_the_rows_and_memory_does_not(tmp_path):
 
 @pytest.mark.parametrize("one", [{"users": 1}, {"items": 1}, {"days": 1}, {"users": 1, "items": 1, "impressions": 1}])
 def test_the_smallest_worlds_stand(tmp_path, one):
-    path = write_log(tmp_path / "log", **{"impressions": 300, "users": 5, "items": 5, **one})
+    path = write_log(tmp_path / "log", SyntheticLog(**{"impressions": 300, "users": 5, "items": 5, **one}))
     assert np.isfinite(true_probabilities(path)).all()
     faults = Faults(negative_ages=True, exploding_spend=True, sparse_bursts=True, future_leaks=True)
-    path = write_log(tmp_path / "faulty", faults=faults, **{"impressions": 300, "users": 5, "items": 5, **one})
+    path = write_log(
+        tmp_path / "faulty", SyntheticLog(faults=faults, **{"impressions": 300, "users": 5, "items": 5, **one})
+    )
     assert np.isfinite(true_probabilities(path)).all()
 
 
 def test_a_log_that_is_there_is_not_drawn_again_and_another_is(tmp_path):
     path = tmp_path / "log"
-    write_log(path, impressions=1_000)
+    write_log(path, SyntheticLog(impressions=1_000))
     before = path.stat()
     calls = []
-    write_log(path, impressions=1_000, progress=lambda done, total: calls.append((done, total)))
+    write_log(path, SyntheticLog(impressions=1_000), progress=lambda done, total: calls.append((done, total)))
     assert path.stat().st_mtime_ns == before.st_mtime_ns
     assert calls == []
-    SyntheticLog(impressions=1_001).write(path, progress=lambda done, total: calls.append((done, total)))
+    write_log(path, SyntheticLog(impressions=1_001), progress=lambda done, total: calls.append((done, total)))
     assert pq.read_metadata(path).num_rows == 1_001
     assert calls == [(1_001, 1_001)]
     path.write_bytes(b"not parquet")
-    write_log(path, impressions=1_000)
+    write_log(path, SyntheticLog(impressions=1_000))
     assert pq.read_metadata(path).num_rows == 1_000
 
 
 def test_a_kill_leaves_the_old_log_and_the_next_writer_clears_up(tmp_path):
-    path = write_log(tmp_path / "log", impressions=1_000)
+    path = write_log(tmp_path / "log", SyntheticLog(impressions=1_000))
     before = path.read_bytes()
     script = (
-        f"from lightning_mp.data.synthetic.write import write_log; write_log({str(path)!r}, impressions=50_000_000)"
+        "from lightning_mp.data.synthetic.write import SyntheticLog, write_log; "
+        f"write_log({str(path)!r}, SyntheticLog(impressions=50_000_000))"
     )
     child = subprocess.Popen([sys.executable, "-c", script])
     while len(list(tmp_path.iterdir())) < 2:
@@ -186,13 +193,13 @@ def test_a_kill_leaves_the_old_log_and_the_next_writer_clears_up(tmp_path):
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert path.read_bytes() == before
-    write_log(path, impressions=2_000)
+    write_log(path, SyntheticLog(impressions=2_000))
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_in_the_way_and_a_bad_setting_are_named(tmp_path):
     with pytest.raises(ArtifactError, match="is a folder"):
-        write_log(tmp_path, impressions=10)
+        write_log(tmp_path, SyntheticLog(impressions=10))
     with pytest.raises(ConfigurationError, match=r"`synthetic.impressions` must be a whole number from 1, got 0"):
-        write_log(tmp_path / "log", impressions=0)
+        write_log(tmp_path / "log", SyntheticLog(impressions=0))
     assert not (tmp_path / "log").exists()
