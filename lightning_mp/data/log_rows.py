@@ -48,7 +48,7 @@ class LogRows:
 
     Attributes:
         log: As read; its table holds the attributes of items and users too, `session` and `dwell` where they are
-            made, and the drawn rows, in which `event` is null.
+            made, and the drawn rows, in which `event` is null and `row` counts on from the log's last.
         user: (rows,) codes.
         item: (rows,) codes.
         users: Code to key.
@@ -177,6 +177,9 @@ def _with_negatives(
         name = spec.table_column(columns)
         if spec.role == "item" and spec.kind != "id" and name in table.column_names:
             below = below.set_column(below.column_names.index(name), name, table[name].take(latest))
+    # Each row has a number of its own: those of the drawn ones go on where the log ends.
+    numbers = pa.array(np.arange(len(drawn), dtype=np.int64) + int(table["row"].to_numpy().max()) + 1)
+    below = below.set_column(below.column_names.index("row"), "row", numbers)
     for name in ("event", "value", "dwell"):
         if name in below.column_names:
             nothing = pa.nulls(below.num_rows, type=below.schema.field(name).type)

@@ -167,13 +167,15 @@ def test_negatives_stand_beside_their_positive_with_what_was_known_of_the_item(t
     taken = {(row["basket"], row["u"]): {r["i"] for r in rows if (r["basket"], r["u"]) == (row["basket"], row["u"])}
              for row in rows}  # fmt: skip
     assert Counter(label for _, label, *_ in stored) == {1.0: 1200, 0.0: 3600}
+    assert [place for place, *_ in stored] == list(range(4800))
+    at = {(r["u"], r["t"] * 1_000_000): r for r in rows}
     for place, label, item, user, time, price, own in stored:
-        row = rows[place]
+        row = rows[place] if label else at[user, time]
         assert (user, time) == (row["u"], row["t"] * 1_000_000)
         if label:
             assert (item, price) == (row["i"], pytest.approx(row["price"]))
         else:
-            assert item not in taken[row["basket"], user]
+            assert any(item not in taken[r["basket"], user] for r in rows if (r["u"], r["t"]) == (user, row["t"]))
             earlier = [r for r in rows if r["i"] == item and r["t"] < row["t"]]
             assert price == pytest.approx(max(earlier, key=lambda r: r["t"])["price"] if earlier else -1.0)
         assert own == sum((r["u"], r["i"]) == (user, item) and r["t"] < row["t"] for r in rows)
