@@ -18,6 +18,8 @@ from lightning_mp.metrics.auc import AUC
 from lightning_mp.metrics.log_loss import LogLoss
 from lightning_mp.models import checkpoint_record
 from lightning_mp.models.network_factory import build_network
+from lightning_mp.models.schedule_config import schedule_config
+from lightning_mp.optim.parameter_groups import parameter_groups
 from lightning_mp.schema import FeatureSchema
 
 Batch = dict[str, Tensor]
@@ -37,7 +39,9 @@ class RankingModule(pl.LightningModule):
         network: What makes the network from a schema (its class, or `functools.partial` of it), or the network itself.
             `forward(batch)` gives logits (B,), float32.
         optimizer: What makes the optimizer from the parameters.
-        lr_scheduler: What makes a schedule from the optimizer; stepped once an epoch.
+        lr_scheduler: What makes a schedule from the optimizer; stepped once an epoch, `WarmupDecayLR` each step.
+        weight_decay: Weight decay of the matrices, in place of the optimizer's own for all parameters; embeddings,
+            biases and normalisations then have none.
         task: `"click"`: labels are 0 or 1. `"preference"`: anything between; AUC then tells rows with a label
             above 0 from the others.
 
@@ -66,6 +70,7 @@ class RankingModule(pl.LightningModule):
         *,
         optimizer: OptimizerCallable = torch.optim.Adam,
         lr_scheduler: LRSchedulerCallable | None = None,
+        weight_decay: float | None = None,
         task: Literal["click", "preference"] = "click",
     ) -> None:
         super().__init__()
@@ -81,6 +86,7 @@ class RankingModule(pl.LightningModule):
         self._factory = None if isinstance(network, nn.Module) else network
         self._optimizer = optimizer
         self._lr_scheduler = lr_scheduler
+        self._weight_decay = weight_decay
         self.metrics = nn.ModuleDict({stage: nn.ModuleDict(_metrics()) for stage in ("val", "test")})
         self._warned: set[str] = set()
         if isinstance(network, nn.Module):
@@ -171,12 +177,11 @@ class RankingModule(pl.LightningModule):
     @override
     def configure_optimizers(self) -> Any:
         """The optimizer over all parameters, and the schedule when there is one."""
-        optimizer = self._optimizer(self.parameters())
+        decay = self._weight_decay
+        optimizer = self._optimizer(self.parameters() if decay is None else parameter_groups(self, weight_decay=decay))
         if self._lr_scheduler is None:
             return optimizer
-        scheduler = self._lr_scheduler(optimizer)
-        monitor = getattr(scheduler, "monitor", None)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": monitor or "val_loss"}}
+        return {"optimizer": optimizer, "lr_scheduler": schedule_config(self._lr_scheduler(optimizer), self)}
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -9,13 +9,14 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.datamodules.ranking import RankingDataModule
 from lightning_mp.errors import ConfigurationError, DataError, LightningMPWarning, SchemaError
 from lightning_mp.models.ranking import RankingModule
 from lightning_mp.networks.dcn_v2 import DCNv2
+from lightning_mp.optim.warmup_decay_lr import WarmupDecayLR
 from lightning_mp.schema import Feature, FeatureSchema
 
 ROWS = {"train": 600, "validation": 130, "test": 257}
@@ -319,6 +320,36 @@ def test_a_schedule_and_an_optimizer_of_ones_own(tmp_path, data):
     plateau = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, factor=0.1, patience=0, threshold=10.0)
     run, _ = fitted(tmp_path, data, RankingModule(SMALL, lr_scheduler=plateau), max_epochs=2)
     assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-5)
+
+
+def test_our_schedule_is_stepped_each_batch_and_given_the_length_of_an_epoch(tmp_path, data):
+    schedule = partial(WarmupDecayLR, warmup_steps=4, decay_every_n_epochs=1)
+    module = RankingModule(SMALL, optimizer=partial(torch.optim.AdamW, lr=1e-4), lr_scheduler=schedule)
+    run, _ = fitted(tmp_path, data, module, max_epochs=2, accumulate_grad_batches=2)
+    steps = run.global_step
+    found = run.lr_scheduler_configs[0].scheduler
+    assert (found.last_epoch, found.steps_per_epoch) == (steps, steps // 2)
+    assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-4 * 0.9**2)
+
+
+def test_a_schedule_over_epochs_refuses_data_without_a_length(tmp_path):
+    class Endless(IterableDataset):
+        def __iter__(self):
+            yield {"ids": torch.zeros(4, 1, dtype=torch.long), "dense": torch.zeros(4, 3), "labels": torch.zeros(4)}
+
+    module = RankingModule(SMALL(schema()), lr_scheduler=WarmupDecayLR)
+    with pytest.raises(ConfigurationError, match="`WarmupDecayLR` needs the length of an epoch"):
+        trainer(tmp_path, max_steps=2).fit(module, *[DataLoader(Endless(), batch_size=None)] * 2)
+
+
+def test_weight_decay_is_kept_off_embeddings_and_biases(tmp_path, data):
+    module = RankingModule(SMALL, optimizer=partial(torch.optim.AdamW, lr=1e-3), weight_decay=0.5)
+    run, _ = fitted(tmp_path, data, module, max_epochs=1)
+    decayed, kept = run.optimizers[0].param_groups
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.5, 0.0)
+    tables = {id(parameter) for parameter in module.network.embedding.parameters()}
+    assert tables <= {id(parameter) for parameter in kept["params"]}
+    assert {parameter.ndim for parameter in decayed["params"]} == {2}
 
 
 def test_a_compiled_network_trains(tmp_path, data):
