@@ -155,9 +155,8 @@ def _typed(failure: ParseFailure, arguments: Sequence[str]) -> str:
         top = next((step.name for step in failure.steps if step.kind == "key"), "")
         return f"--{top}.{failure.name}" if top else failure.option
     keys = [step.name for step in failure.steps if step.kind == "key"]
-    last = failure.name.rpartition(".")[2] or (keys[-1].rpartition(".")[2] if keys else "")
-    for argument in arguments:
-        option = argument.partition("=")[0]
-        if option.startswith("--") and option.rpartition(".")[2] == last:
-            return option
-    return ".".join([*keys, *([failure.name] if failure.name else [])])
+    full = ".".join([*keys, *([failure.name] if failure.name else [])])
+    options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    whole = [option for option in options if f"{full}.".startswith(f"{option[2:]}.") and option[2:] not in keys[:1]]
+    last = [option for option in options if option.rpartition(".")[2] == full.rpartition(".")[2]]
+    return next(iter([*whole, *last]), full)

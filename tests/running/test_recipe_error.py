@@ -111,6 +111,9 @@ TYPED = {
     "data": (["--data.pth", "x"], "`--data.pth` is not an option of `RankingDataModule`", "`path`"),
     "columns": (["--data.columns.usr=x"], "`--data.columns.usr` is not an option", "`user`"),
     "network": (["--model.network.cross", "3"], "`--model.network.cross` is not an option of `DCNv2`", "cross_layers"),
+    "two of a name": (
+        ["--data.columns.event=x", "--data.label={event: order, at_most: 4}"], "`--data.label` is not an option", "",
+    ),
     "value": (["--trainer.max_epochs", "x"], "`--trainer.max_epochs` cannot be 'x'", "int"),
     "nested value": (["--data.batch_size=ten"], "`--data.batch_size` cannot be 'ten'", "int"),
 }  # fmt: skip
