@@ -12,6 +12,8 @@ Hashes = npt.NDArray[np.uint64]
 SIZE: Final = 4096
 """Hashes kept: up to as many different values are counted exactly, beyond with a standard error of 1.6 %."""
 _SPACE: Final = 2.0**64
+_SORTED: Final = 2048
+"""Hashes that are simply sorted."""
 
 
 class DistinctSketch:
@@ -23,22 +25,40 @@ class DistinctSketch:
 
     def __init__(self) -> None:
         self._kept: Hashes = np.empty(0, dtype=np.uint64)
+        # What was met lately, by its upper 16 bits: columns of few values are filtered by it before they are sorted.
+        self._met: Hashes | npt.NDArray[np.uint32] | None = None
 
     def update(self, hashes: npt.NDArray[np.uint32] | Hashes) -> None:
         """Take in hashes, repeated ones included; those of 32 bits stand for the upper half of a longer one."""
+        short = hashes.dtype == np.uint32
         if len(self._kept) == SIZE:
             limit = self._kept[-1]
-            hashes = hashes[hashes < (np.uint32(limit >> np.uint64(32)) if hashes.dtype == np.uint32 else limit)]
+            hashes = hashes[hashes < (np.uint32(limit >> np.uint64(32)) if short else limit)]
+        if len(hashes) > _SORTED:
+            hashes = self._new(hashes)
         if not len(hashes):
             return
-        if hashes.dtype == np.uint32:
-            hashes = hashes.astype(np.uint64) << np.uint64(32)
-        both = np.sort(np.concatenate([self._kept, hashes]))
-        self._kept = both[np.concatenate([[True], both[1:] != both[:-1]])][:SIZE]
+        self._kept = self._merged(_without_repeats(hashes))
+
+    def _new(self, hashes: Any) -> Any:
+        """Those that the table of the ones met lately does not hold."""
+        shift = hashes.dtype.type(hashes.dtype.itemsize * 8 - 16)
+        if self._met is None:
+            self._met = np.zeros(1 << 16, dtype=hashes.dtype)
+            self._met[0] = np.iinfo(hashes.dtype).max  # zero would stand for itself here, and was not met
+        head = hashes[:_SORTED]
+        self._kept = self._merged(head)
+        self._met[head >> shift] = head
+        return hashes[self._met[hashes >> shift] != hashes]
+
+    def _merged(self, hashes: Any) -> Hashes:
+        longer = hashes.astype(np.uint64) << np.uint64(32) if hashes.dtype == np.uint32 else hashes
+        kept: Hashes = _without_repeats(np.concatenate([self._kept, longer]))[:SIZE]
+        return kept
 
     def merge(self, other: DistinctSketch) -> None:
         """Take in what another sketch kept."""
-        self.update(other._kept)
+        self._kept = self._merged(other._kept)
 
     @property
     def exact(self) -> bool:
@@ -51,6 +71,18 @@ class DistinctSketch:
         if self.exact:
             return len(self._kept)
         return round((SIZE - 1) * _SPACE / (float(self._kept[-1]) + 1.0))
+
+
+def _without_repeats(hashes: Any) -> Any:
+    """The different ones, rising: all, or at least the `SIZE` smallest."""
+    if not len(hashes):
+        return hashes
+    if len(hashes) > 16 * SIZE:  # the smallest ones are enough, when as many of them differ
+        few = _without_repeats(np.partition(hashes, 4 * SIZE)[: 4 * SIZE])
+        if len(few) >= SIZE:
+            return few
+    ordered = np.sort(hashes)
+    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
 
 
 def hashes_of(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint32] | Hashes:
