@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from hypothesis import HealthCheck, settings
 # Two cores run the suite: threads of a tiny fit cost more than they give. Read when torch and NumPy are first loaded.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+# A job that a script starts in the background has SIGINT ignored, and so would every command that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test is timed: a loaded machine must not turn a right answer into a failure.
 settings.register_profile(
