@@ -44,8 +44,8 @@ class ResumableLoader:
         shuffle: `"global"`, `"block"` (faster, for rows that were shuffled when written), or `"none"`.
         seed: Of the order.
         num_workers: Processes that make batches; for datasets whose rows cost more than a gather.
-        prefetch_batches: How many reads of a batch or a few the thread is ahead; 0 for no thread. Left out: 2, and 0 for
-            the stored order on a CPU, where a batch is copied sooner than handed over.
+        prefetch_batches: How many reads, of a batch or a few, the thread is ahead; 0 for no thread. Left out: 2, and 0
+            for the stored order on a CPU, where a batch is copied sooner than handed over.
         pin_memory: Hand batches out in page-locked memory, from which a GPU copies without waiting.
         num_replicas: Processes that train.
         rank: This process's place among them.

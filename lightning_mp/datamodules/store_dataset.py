@@ -50,7 +50,8 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         schema = table.schema
         self._half, self._single = (torch.tensor(dense_positions(schema, dtype)) for dtype in ("float16", "float32"))
         self._has = {group.name for group in layout(schema)}
-        self._matrices: dict[GroupName, NDArray[Any]] = {}
+        self._starts = [0, *accumulate(file.rows for file in table.files[:-1])]
+        self._matrices: dict[GroupName, list[NDArray[Any]]] = {}
         self._buffers: dict[GroupName, NDArray[Any]] = {}
 
     def __len__(self) -> int:
@@ -80,7 +81,7 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
             `row`, the row of the source log, (B,) int64.
         """
         rows = torch.as_tensor(index).reshape(-1)
-        return self._batch(lambda group: self._tensor(group).index_select(0, rows))
+        return self._batch(lambda group: self._gathered(group, rows))
 
     def batches(self, chunk: Chunk) -> list[dict[str, Tensor]]:
         """The batches of a chunk of a `RowOrder`, read at once.
@@ -106,16 +107,18 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         return [{name: tensor.narrow(0, *part) for name, tensor in whole.items()} for part in parts]
 
     def _copied(self, group: GroupName, pieces: tuple[tuple[int, int], ...], *, fresh: bool) -> NDArray[Any]:
-        matrix = self._matrix(group)
-        if fresh and len(pieces) == 1:
+        matrix = self._shards(group)[0]
+        if fresh and len(pieces) == 1 and pieces[0][1] <= len(matrix):
             return matrix[slice(*pieces[0])].copy()
         size, at = sum(end - first for first, end in pieces), 0
         if group not in self._buffers or len(self._buffers[group]) < size:
             self._buffers[group] = np.empty((size, matrix.shape[1]), matrix.dtype)
         buffer = np.empty((size, matrix.shape[1]), matrix.dtype) if fresh else self._buffers[group][:size]
         for first, end in pieces:
-            buffer[at : at + end - first] = matrix[first:end]
-            at += end - first
+            for shard, start in zip(self._shards(group), self._starts, strict=True):
+                part = shard[max(first - start, 0) : max(end - start, 0)]
+                buffer[at : at + len(part)] = part
+                at += len(part)
         return buffer
 
     def _batch(self, rows: _Rows) -> dict[str, Tensor]:
@@ -144,12 +147,21 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         dense[:, self._single] = wide
         return dense
 
-    def _tensor(self, group: GroupName) -> Tensor:
-        return torch.from_numpy(self._matrix(group))
+    def _gathered(self, group: GroupName, rows: Tensor) -> Tensor:
+        shards = self._shards(group)
+        if len(shards) == 1:
+            return torch.from_numpy(shards[0]).index_select(0, rows)
+        matrix = torch.from_numpy(shards[0])
+        gathered = torch.empty(len(rows), matrix.shape[1], dtype=matrix.dtype)
+        shard_of = torch.bucketize(rows, torch.tensor(self._starts[1:]), right=True)
+        for number, (shard, start) in enumerate(zip(shards, self._starts, strict=True)):
+            places = (shard_of == number).nonzero().squeeze(1)
+            gathered[places] = torch.from_numpy(shard).index_select(0, rows[places] - start)
+        return gathered
 
-    def _matrix(self, group: GroupName) -> NDArray[Any]:
+    def _shards(self, group: GroupName) -> list[NDArray[Any]]:
         if group not in self._matrices:
-            self._matrices[group] = self.table.group(group)
+            self._matrices[group] = self.table.shards(group)
         return self._matrices[group]
 
 

@@ -1,73 +1,112 @@
-"""One split of a store as NumPy matrices over a mapped file."""
+"""One split of a store as NumPy matrices over mapped files."""
 
 from __future__ import annotations
 
-import mmap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from lightning_mp.artifacts import check_file
+from lightning_mp.data.store.arrow_shard import read_arrow_shard
 from lightning_mp.data.store.layout import KEYS, Group, GroupName, dense_positions
+from lightning_mp.data.store.parquet_shard import read_parquet_shard
 from lightning_mp.errors import ArtifactError
 from lightning_mp.schema import FeatureSchema
 
 
-class FeatureTable:
-    """One split of a store as NumPy matrices over a mapped file.
-
-    Nothing is read before the first matrix is asked for. The file is mapped copy-on-write: matrices are writable,
-    and what is written to them stays in this process. A pickle holds the path, not the rows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFile:
+    """A shard where it lies.
 
     Args:
-        file: The shard.
-        schema: Of the store.
-        groups: The matrices of the shard.
+        path: The file.
         rows: Its rows.
         size: Its size in bytes.
-        memory_map: Map the file; otherwise read it into memory whole.
+    """
+
+    path: Path
+    rows: int
+    size: int
+
+
+class FeatureTable:
+    """One split of a store as NumPy matrices over mapped files.
+
+    Nothing is read before the first matrix is asked for. Files are mapped copy-on-write: matrices are writable, and
+    what is written to them stays in this process. A pickle holds the path, not the rows. Parquet shards cannot be
+    mapped: they are decoded into memory.
+
+    Where a split lies in several shards (after `FeatureStore.append`), `ids`, `dense` and the others are put together
+    in memory on first use; `shards` gives each as it lies.
+
+    Args:
+        files: The shards.
+        schema: Of the store.
+        groups: The matrices of the shards.
+        memory_map: Map the files; otherwise read them into memory whole.
 
     Raises:
-        ArtifactError: On first use: the file is missing, cut short, or holds other columns than its manifest says.
+        ArtifactError: On first use: a file is missing, cut short, or holds other columns than its manifest says.
     """
 
     def __init__(
-        self, file: Path, *, schema: FeatureSchema, groups: tuple[Group, ...], rows: int, size: int, memory_map: bool
+        self, files: tuple[ShardFile, ...], *, schema: FeatureSchema, groups: tuple[Group, ...], memory_map: bool = True
     ) -> None:
-        self.file = file
+        self.files = files
         self.schema = schema
         self._groups = groups
-        self._rows = rows
-        self._size = size
+        self._rows = sum(file.rows for file in files)
         self._memory_map = memory_map
-        self._matrices: dict[str, NDArray[Any]] | None = None
+        self._matrices: list[dict[str, NDArray[Any]]] | None = None
+        self._joined: dict[str, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         return self._rows
 
     def __getstate__(self) -> dict[str, Any]:
         # A map cannot travel to another process, and its bytes should not: the other process maps the file itself.
-        return {**self.__dict__, "_matrices": None}
+        return {**self.__dict__, "_matrices": None, "_joined": {}}
 
     def check(self) -> None:
-        """Compare the file's size with the manifest's.
+        """Compare the files' sizes with the manifest's.
 
         Raises:
-            ArtifactError: It is missing or was cut short.
+            ArtifactError: One is missing or was cut short.
         """
-        check_file(self.file, size=self._size)
+        for file in self.files:
+            check_file(file.path, size=file.size)
 
-    def group(self, name: GroupName) -> NDArray[Any]:
-        """The matrix of one group, (N, width), without a copy; width 0 when the store has no such group."""
+    def shards(self, name: GroupName) -> list[NDArray[Any]]:
+        """The matrix of one group in each shard, (rows, width), without a copy."""
         if self._matrices is None:
             self.check()
-            self._matrices = _matrices(self.file, self._groups, self._rows, memory_map=self._memory_map)
-        if name not in self._matrices:
-            return np.empty((self._rows, 0), dtype={"dense16": np.float16, "ids": np.int32}.get(name, np.float32))
-        return self._matrices[name]
+            self._matrices = [self._read(file) for file in self.files]
+        if not any(group.name == name for group in self._groups):
+            dtype = {"dense16": np.float16, "ids": np.int32}.get(name, np.float32)
+            return [np.empty((file.rows, 0), dtype=dtype) for file in self.files]
+        return [matrices[name] for matrices in self._matrices]
+
+    def group(self, name: GroupName) -> NDArray[Any]:
+        """The matrix of one group, (N, width), without a copy where there is one shard; width 0 without such a one."""
+        shards = self.shards(name)
+        if len(shards) == 1:
+            return shards[0]
+        if name not in self._joined:
+            self._joined[name] = np.concatenate(shards)
+        return self._joined[name]
+
+    def _read(self, file: ShardFile) -> dict[str, NDArray[Any]]:
+        if file.path.suffix != ".parquet":
+            return read_arrow_shard(file.path, self._groups, file.rows, memory_map=self._memory_map)
+        matrices = read_parquet_shard(file.path, self._groups, self.schema)
+        if len(matrices["keys"]) != file.rows:
+            found = len(matrices["keys"])
+            problem = f"`{file.path}` has {found:,} rows, its manifest says {file.rows:,}"
+            raise ArtifactError(problem, "write the store again")
+        return matrices
 
     @property
     def ids(self) -> NDArray[np.int32]:
@@ -124,36 +163,3 @@ class FeatureTable:
     def _key(self, name: str) -> NDArray[np.int64]:
         column: NDArray[np.int64] = self.group("keys")[:, KEYS.index(name)]
         return column
-
-
-def _matrices(file: Path, groups: tuple[Group, ...], rows: int, *, memory_map: bool) -> dict[str, NDArray[Any]]:
-    with file.open("rb") as handle:
-        # ACCESS_COPY: a read-only map dies on an in-place operation, a shared one changes the file.
-        raw = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY) if memory_map else bytearray(handle.read())
-    start = np.frombuffer(raw, dtype=np.uint8).ctypes.data
-    try:
-        reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(raw)))
-        found = {field.name: field.type for field in reader.schema}
-        wanted = {g.name: pa.list_(pa.field("item", arrow_type(g.dtype), nullable=False), g.width) for g in groups}
-        if reader.num_record_batches != 1 or found != wanted:
-            raise ArtifactError(f"`{file}` holds other columns than its manifest says", "write the store again")
-        batch = reader.get_batch(0)
-    except pa.ArrowInvalid as error:
-        raise ArtifactError(f"`{file}` is not a readable Arrow file: {error}", "write the store again") from error
-    if batch.num_rows != rows:
-        raise ArtifactError(
-            f"`{file}` has {batch.num_rows:,} rows, its manifest says {rows:,}", "write the store again"
-        )
-    matrices: dict[str, NDArray[Any]] = {}
-    for group in groups:
-        values = batch.column(group.name).values
-        # Arrow's own view is read-only; the same bytes through the map are not.
-        offset = values.buffers()[1].address - start if rows else 0
-        flat = np.frombuffer(raw, dtype=group.dtype, count=rows * group.width, offset=offset)
-        matrices[group.name] = flat.reshape(rows, group.width)
-    return matrices
-
-
-def arrow_type(dtype: str) -> pa.DataType:
-    """Arrow's type of a NumPy dtype name."""
-    return pa.from_numpy_dtype(np.dtype(dtype))

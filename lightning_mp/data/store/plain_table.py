@@ -58,7 +58,7 @@ def _is_countable(kind: pa.DataType) -> bool:
 
 
 def _numbers(name: str, kind: pa.DataType, dtype_mapping: Mapping[str, str], width: int | None = None) -> Feature:
-    stored = dtype_mapping.get(name, "float16" if pa.types.is_float16(kind) else "float32")
+    stored = dtype_mapping.get(name, dtype_mapping.get("*", "float16" if pa.types.is_float16(kind) else "float32"))
     return Feature(
         name=name,
         kind="numeric" if width is None else "vector",

@@ -20,7 +20,7 @@ _AGAIN = "write the store again with `lightning-mp prepare`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One Arrow IPC file with one record batch.
+    """One file of rows: Arrow IPC with one record batch, or Parquet.
 
     Args:
         file: Its name in the version's folder.
@@ -44,9 +44,10 @@ class StoreManifest:
         users: Arrow file of the raw user keys by code, `None` without users.
         items: Arrow file of the raw item keys by code, `None` without items.
         source: What the rows were made of, as the writer described it.
+        notes: Why each dense feature has its type, where it was measured.
         clipped: Values brought down to the largest float16, by feature; only with `on_overflow="clip"`.
         shuffle_seed: Seed of the order that the rows of each split were written in.
-        storage_format: `"binary"`: Arrow IPC, uncompressed.
+        storage_format: `"binary"`: Arrow IPC, uncompressed; `"parquet"`.
         files: Size in bytes and sha256 of every other file of the folder, by name.
         versions: Packages that wrote it.
         format: Of this record; a newer one is refused.
@@ -61,6 +62,7 @@ class StoreManifest:
     items: str | None = None
     source: dict[str, Any] = field(default_factory=dict)
     clipped: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
     shuffle_seed: int = 0
     storage_format: str = "binary"
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
