@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -69,6 +70,10 @@ def write_scores(
                 return_predictions=False,
             )
             writer.close()
+        except BaseException:
+            with suppress(OSError, ValueError):  # the file is thrown away; unclosed, pyarrow would complain later
+                writer.close()
+            raise
         finally:
             callbacks.remove(writer)
     return path
