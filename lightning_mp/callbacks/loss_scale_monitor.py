@@ -84,6 +84,8 @@ class LossScaleMonitor(Callback):
         self.patience = patience
         self.on_collapse = on_collapse
         self.name_layers = name_layers
+        names = ("min_scale", "patience", "on_collapse", "name_layers")
+        self._state_key = self._generate_state_key(**{name: getattr(self, name) for name in names})
         self.events: deque[OverflowEvent] = deque(maxlen=_EVENTS_KEPT)
         self.history = LossScaleHistory()
         self._watch: StepWatch | None = None
@@ -97,8 +99,7 @@ class LossScaleMonitor(Callback):
     @property
     @override
     def state_key(self) -> str:
-        names = ("min_scale", "patience", "on_collapse", "name_layers")
-        return self._generate_state_key(**{name: getattr(self, name) for name in names})
+        return self._state_key  # made once: Lightning asks for it at every hook
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

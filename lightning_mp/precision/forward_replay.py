@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from lightning_mp.precision.forward_trace import ForwardTrace, is_compiled, non_finite_outputs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Call:
     name: str
     module: nn.Module
@@ -23,6 +23,21 @@ class _Call:
     device_type: str
     autocast: bool
     dtype: torch.dtype
+
+
+class _Remember:
+    """The hook of one part. A copy of the module, made in the middle of a run, gets one that does nothing."""
+
+    def __init__(self, replay: ForwardReplay | None = None, name: str = "") -> None:
+        self.replay = replay
+        self.name = name
+
+    def __reduce__(self) -> tuple[type[_Remember], tuple[()]]:
+        return _Remember, ()
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.replay is not None and self.replay.listening and not torch.compiler.is_compiling():
+            self.replay.see(self.name, module, args, kwargs)
 
 
 class ForwardReplay:
@@ -43,34 +58,41 @@ class ForwardReplay:
     """
 
     def __init__(self) -> None:
-        self._handles: list[RemovableHandle] = []
+        self.listening = False
+        self._handles: dict[str, RemovableHandle] = {}
         self._calls: list[_Call] = []
         self._module: nn.Module | None = None
-        self._parts: list[tuple[str, nn.Module]] = []
         self._fed: set[str] = set()
 
     def attach(self, module: nn.Module) -> None:
-        """Put a hook on each part of a module.
+        """Put a hook on each part of a module, and listen.
 
         Args:
-            module: The outermost module.
+            module: The outermost module. Where its hooks are on already, only the listening begins.
         """
-        if self._handles:
-            return
         if self._module is not module:
-            several = torch.distributed.is_available() and torch.distributed.is_initialized()
+            self.detach()
             self._module, self._fed = module, set()
-            self._parts = [] if several or is_compiled(module) else list(_parts(module, ""))
-        elif self._fed:  # the others read activations; a module may have hundreds of them
-            self._parts = [(name, part) for name, part in self._parts if name in self._fed]
-        for name, part in self._parts:
-            self._handles.append(part.register_forward_pre_hook(self._hook(name), with_kwargs=True))
+            several = torch.distributed.is_available() and torch.distributed.is_initialized()
+            for name, part in [] if several or is_compiled(module) else _parts(module, ""):
+                hook = part.register_forward_pre_hook(_Remember(self, name), with_kwargs=True)
+                self._handles[name] = hook
+        elif self._fed and len(self._handles) > len(self._fed):
+            for name in self._handles.keys() - self._fed:  # they read activations; there may be hundreds of them
+                self._handles.pop(name).remove()
+        self.listening = True
+
+    def pause(self) -> None:
+        """Stop to listen; the hooks and the inputs stay."""
+        self.listening = False
 
     def detach(self) -> None:
         """Take the hooks off; the inputs stay."""
-        for handle in self._handles:
+        self.listening = False
+        for handle in self._handles.values():
             handle.remove()
         self._handles.clear()
+        self._module = None
 
     def forget(self) -> None:
         """Drop the inputs."""
@@ -104,27 +126,17 @@ class ForwardReplay:
             found += [call.name + name.removeprefix("part") for name in non_finite_outputs(trace.outputs)]
         return tuple(dict.fromkeys(found))
 
-    def _hook(self, name: str) -> Any:
-        def remember(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-                return
-            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-            if tensors and all(tensor.grad_fn is None for tensor in tensors):
-                self._fed.add(name)
-                device_type = tensors[0].device.type
-                self._calls.append(
-                    _Call(
-                        name=name,
-                        module=module,
-                        args=args,
-                        kwargs=kwargs,
-                        device_type=device_type,
-                        autocast=torch.is_autocast_enabled(device_type),
-                        dtype=torch.get_autocast_dtype(device_type),
-                    )
-                )
-
-        return remember
+    def see(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Called by the hooks: keep the inputs of a part if all of them come straight from the batch."""
+        if not torch.is_grad_enabled():
+            return
+        flat = args if not kwargs and all(isinstance(value, Tensor) for value in args) else tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in flat if isinstance(leaf, Tensor)]
+        if tensors and all(tensor.grad_fn is None for tensor in tensors):
+            self._fed.add(name)
+            device_type = tensors[0].device.type
+            autocast, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+            self._calls.append(_Call(name, module, args, kwargs, device_type, autocast, dtype))
 
 
 def _parts(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:

@@ -51,18 +51,24 @@ class StepWatch:
         self._order: dict[int, int] = {}
         self._batch: Any = None
         self._batches = 0
+        self._settings = ScalerSettings()
+        self._settings_of: tuple[float, float, int] | None = None
 
     @property
     def settings(self) -> ScalerSettings:
         """How the scaler moves its scale; reads nothing from the device."""
         scaler = self._scaler
-        bounds = {"floor": getattr(scaler, "min_scale", None), "ceiling": getattr(scaler, "max_scale", None)}
-        return ScalerSettings(
-            growth_factor=scaler.get_growth_factor(),
-            backoff_factor=scaler.get_backoff_factor(),
-            growth_interval=scaler.get_growth_interval(),
-            **{name: float(bound) for name, bound in bounds.items() if bound is not None},
-        )
+        now = (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
+        if self._settings_of != now:
+            bounds = {"floor": getattr(scaler, "min_scale", None), "ceiling": getattr(scaler, "max_scale", None)}
+            self._settings_of = now
+            self._settings = ScalerSettings(
+                growth_factor=now[0],
+                backoff_factor=now[1],
+                growth_interval=now[2],
+                **{name: float(bound) for name, bound in bounds.items() if bound is not None},
+            )
+        return self._settings
 
     @property
     def scale(self) -> float:
@@ -112,7 +118,7 @@ class StepWatch:
             self._optimizers.append(optimizer)
             self._handles.append(optimizer.register_step_pre_hook(self._on_step))
         self.tried_in_batch = True
-        self._replay.detach()
+        self._replay.pause()
         attempt = StepAttempt(
             step=step,
             optimizer=optimizer,
@@ -181,7 +187,7 @@ class StepWatch:
     def end_batch(self) -> None:
         """Call when the batch is done."""
         self._trace.detach()
-        self._replay.detach()
+        self._replay.pause()
         self._replay.forget()
         self._batch = None
 
@@ -191,6 +197,7 @@ class StepWatch:
             handle.remove()
         self._handles.clear()
         self.end_batch()
+        self._replay.detach()
 
     def _on_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         attempt = next((entry for entry in reversed(self._attempts) if entry.optimizer is optimizer), None)

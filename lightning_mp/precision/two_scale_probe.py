@@ -118,27 +118,27 @@ class TwoScaleProbe:
         self._kept.clear()
 
     def _compare(self, name: str, source: Tensor | Node, other: Tensor) -> RemovableHandle:
-        factor = 2.0**-self.bits
-
         def compare(gradient: Tensor | tuple[Tensor | None, ...]) -> None:
             given = gradient if isinstance(gradient, Tensor) else gradient[0]
-            if given is None:
-                return
-            with torch.autocast(given.device.type, enabled=False):
-                own, rescaled = _values(source, given), other * factor
-                true, lossy = (rescaled, own) if factor < 1 else (own, rescaled)
-                there = true != 0
-                numbers = [
-                    torch.linalg.vector_norm(true),
-                    torch.linalg.vector_norm(true - lossy),
-                    there.sum().float(),
-                    (there & (lossy == 0)).sum().float(),
-                ]
-            self._measured.append((name, own.numel(), torch.stack(numbers)))
+            if given is not None:
+                self._measure(name, _values(source, given), other)
 
         register: Any = source.register_hook if isinstance(source, Tensor) else source.register_prehook
         handle: RemovableHandle = register(compare)
         return handle
+
+    def _measure(self, name: str, own: Tensor, other: Tensor) -> None:
+        with torch.autocast(own.device.type, enabled=False):
+            rescaled = other * 2.0**-self.bits
+            true, lossy = (rescaled, own) if self.bits > 0 else (own, rescaled)
+            there = true != 0
+            numbers = [
+                torch.linalg.vector_norm(true),
+                torch.linalg.vector_norm(true - lossy),
+                there.sum().float(),
+                (there & (lossy == 0)).sum().float(),
+            ]
+        self._measured.append((name, own.numel(), torch.stack(numbers)))
 
     def _chosen(self, loss: Tensor, graph: LossGraph) -> tuple[list[str], list[Tensor | Node]]:
         """Parameters whose turn it is, within the memory; a large table stands for the rows it was asked for."""
