@@ -13,6 +13,7 @@ from lightning_mp.data.advised_transform import advised_transform
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.stored_precision import float16_loss
 from lightning_mp.errors import DataError
+from lightning_mp.float_formats import FLOAT16
 from lightning_mp.schema import Feature, Transform, TransformKind
 
 Float64 = npt.NDArray[np.float64]
@@ -59,7 +60,9 @@ def fit_numeric(
         values = transforms.apply(transform, filled)
         if limits and fill is not None:
             transform = replace(transform, constants={**transform.constants, **limits, "stand_in": fill})
-        loss = float16_loss(values[training])
+        # A row that was filled with the mean is 0 or 1e-17 after a z-score, as the sums were rounded: that is no loss.
+        noise = missing & (np.abs(values) < FLOAT16.smallest_normal)
+        loss = float16_loss(values[training & ~noise])
         stored = spec.dtype if spec.dtype != "auto" else ("float16" if loss.survives else "float32")
         note = f"{transform.kind}{advice}, stored as {stored} (as float16: {loss})"
     if outside.any():

@@ -58,7 +58,7 @@ class ResumableLoader:
         ConfigurationError: `batch_size` is below 1, `shuffle` is another word, or there are fewer rows than processes.
 
     Example:
-        >>> class Squares(Dataset):
+        >>> class Squares(torch.utils.data.Dataset):
         ...     def __len__(self): return 10
         ...     def __getitem__(self, rows): return {"x": rows**2}
         >>> loader = ResumableLoader(Squares(), batch_size=4, shuffle="none")
