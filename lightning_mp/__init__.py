@@ -19,6 +19,10 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.data.store.feature_store import FeatureStore as FeatureStore
     from lightning_mp.datamodules.ranking import RankingDataModule as RankingDataModule
     from lightning_mp.datamodules.resumable_loader import ResumableLoader as ResumableLoader
+    from lightning_mp.export.check import check_bundle as check_bundle
+    from lightning_mp.export.export_bundle import export_bundle as export_bundle
+    from lightning_mp.export.export_onnx import export_onnx as export_onnx
+    from lightning_mp.export.precision_policy import PrecisionPolicy as PrecisionPolicy
     from lightning_mp.models.ranking import RankingModule as RankingModule
     from lightning_mp.networks.dcn_v2 import DCNv2 as DCNv2
     from lightning_mp.plugins.mixed_precision import mixed_precision as mixed_precision
@@ -36,11 +40,15 @@ _HOMES = {
     "LearningRateWarmup": "lightning_mp.callbacks.learning_rate_warmup",
     "LossScaleMonitor": "lightning_mp.callbacks.loss_scale_monitor",
     "OnnxExport": "lightning_mp.callbacks.onnx_export",
+    "PrecisionPolicy": "lightning_mp.export.precision_policy",
     "RankingDataModule": "lightning_mp.datamodules.ranking",
     "RankingModule": "lightning_mp.models.ranking",
     "ResumableLoader": "lightning_mp.datamodules.resumable_loader",
     "ResumableRandomState": "lightning_mp.callbacks.resumable_random_state",
     "audit": "lightning_mp.data.audit.audit",
+    "check_bundle": "lightning_mp.export.check",
+    "export_bundle": "lightning_mp.export.export_bundle",
+    "export_onnx": "lightning_mp.export.export_onnx",
     "mixed_precision": "lightning_mp.plugins.mixed_precision",
 }
 
@@ -54,12 +62,16 @@ __all__ = [
     "LearningRateWarmup",
     "LossScaleMonitor",
     "OnnxExport",
+    "PrecisionPolicy",
     "RankingDataModule",
     "RankingModule",
     "ResumableLoader",
     "ResumableRandomState",
     "__version__",
     "audit",
+    "check_bundle",
+    "export_bundle",
+    "export_onnx",
     "mixed_precision",
 ]
 

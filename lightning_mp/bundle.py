@@ -2,103 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from lightning_mp.artifacts import check_file, digest, new_folder
 from lightning_mp.errors import ArtifactError, BundleError
-from lightning_mp.schema import FeatureSchema
+from lightning_mp.manifest import MANIFEST, Manifest
 
-FORMAT = 1
-MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 PIPELINE = "pipeline.onnx"
 PARITY = "parity.json"
 SAMPLES = "sample_inputs.npz"
-METADATA_KEY = "lightning_mp.manifest"
-"""Key of both ONNX files' metadata under which the manifest stands again, without its `files`."""
-
-Datatype = Literal["BYTES", "INT64", "FP64"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawInput:
-    """One input of `pipeline.onnx`, as a request names it.
-
-    Args:
-        name: The feature's name, and the name of the ONNX input; shape (batch,).
-        datatype: `BYTES` for text (an ONNX string), `INT64`, or `FP64`, in the words of the Open Inference Protocol.
-        required: Whether a row must carry it. One that is not takes the missing value of its type: `""`, the
-            smallest int64, or NaN, for which the graph holds the rule.
-    """
-
-    name: str
-    datatype: Datatype
-    required: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """The truth about a bundle; it is written last, so a folder without one is not a bundle.
-
-    Args:
-        schema: The features, as the model was trained on them.
-        inputs: Inputs of `pipeline.onnx`, in schema order.
-        outputs: Outputs of both graphs, float32, shape (batch,) or (batch, tasks).
-        task: What the score means: the chance of a click, or a preference between 0 and 1.
-        model: Class of the module and of the network that was exported.
-        precision: The policy asked for, and for each initializer of `model.onnx` its ONNX type by name.
-        files: Size in bytes and sha256 of every other file of the folder, by name.
-        versions: Packages that wrote the bundle.
-        format: Of this record; a newer one is refused.
-    """
-
-    schema: FeatureSchema
-    inputs: tuple[RawInput, ...]
-    outputs: tuple[str, ...] = ("logit", "score")
-    task: str = "click"
-    model: dict[str, str] = field(default_factory=dict)
-    precision: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    format: int = FORMAT
-
-    def to_json(self) -> str:
-        """Indented JSON with sorted keys."""
-        record = {**asdict(self), "schema": json.loads(self.schema.to_json())}
-        return json.dumps(record, indent=2, sort_keys=True, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Manifest:
-        """Read what `to_json` wrote.
-
-        Raises:
-            BundleError: It is not a manifest, or of a newer format.
-        """
-        hint = "export the model again with `lightning-mp export`"
-        try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise BundleError(f"`{MANIFEST}` is not JSON: {error}", hint) from error
-        if not isinstance(record, dict) or not isinstance(record.get("format"), int):
-            raise BundleError(f"`{MANIFEST}` names no format", hint)
-        if record["format"] > FORMAT:
-            raise BundleError(
-                f"the bundle is of format {record['format']}, this package reads up to {FORMAT}",
-                "install the version of lightning-mp that wrote it",
-            )
-        try:
-            record["schema"] = FeatureSchema.from_json(json.dumps(record["schema"]))
-            record["inputs"] = tuple(RawInput(**entry) for entry in record["inputs"])
-            record["outputs"] = tuple(record["outputs"])
-            return cls(**record)
-        except (KeyError, TypeError) as error:
-            raise BundleError(f"`{MANIFEST}` lacks a field or holds an unknown one: {error}", hint) from error
+TABLES = "tables"
+"""Folder of the latest features by key, for serving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +63,20 @@ class Bundle:
             BundleError: One is missing, cut short, or altered, or lies outside the folder.
         """
         for name, entry in self.manifest.files.items():
-            if Path(name).name != name or name == "..":
+            parts = PurePosixPath(name).parts
+            inside = parts[:-1] in ((), (TABLES,)) and parts[-1:] != ("..",) and "\\" not in name
+            if not inside or PurePosixPath(name).as_posix() != name:
                 raise BundleError(
                     f"`{self.path}`: the manifest names `{name}`, which leaves the folder", "do not use it"
                 )
-            if (self.path / name).is_symlink():
-                raise BundleError(f"`{self.path / name}` is a symbolic link", "copy the file itself")
+            file = self.path / name
+            if file.is_symlink() or file.parent.is_symlink():
+                raise BundleError(f"`{file}` is a symbolic link", "copy the file itself")
+            if file.is_file() and file.stat().st_nlink > 1:
+                problem = f"`{file}` is a hard link: it can be altered under another name after it was checked"
+                raise BundleError(problem, "copy the file itself: `cp -r --no-preserve=links`")
             try:
-                check_file(self.path / name, size=entry["size"], sha256=entry["sha256"] if digests else None)
+                check_file(file, size=entry["size"], sha256=entry["sha256"] if digests else None)
             except ArtifactError as error:
                 raise BundleError(error.problem, error.hint) from error
 
@@ -158,6 +84,11 @@ class Bundle:
     def model(self) -> Path:
         """`model.onnx`: encoded inputs (`ids`, `dense`) to `logit` and `score`."""
         return self.path / MODEL
+
+    @property
+    def has_pipeline(self) -> bool:
+        """Whether there is a `pipeline.onnx`: a module without a `FeatureSchema` is exported without."""
+        return PIPELINE in self.manifest.files
 
     @property
     def pipeline(self) -> Path:
@@ -212,11 +143,10 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
         The manifest as written.
     """
     files: Mapping[str, dict[str, Any]] = {
-        file.name: {"size": file.stat().st_size, "sha256": digest(file)}
-        for file in sorted(folder.iterdir())
-        if file.name != MANIFEST
+        file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": digest(file)}
+        for file in sorted(folder.rglob("*"))
+        if file.name != MANIFEST and file.is_file()
     }
-    record = {name: getattr(manifest, name) for name in manifest.__slots__}
-    sealed = Manifest(**{**record, "files": dict(files)})
+    sealed = replace(manifest, files=dict(files))
     (folder / MANIFEST).write_text(sealed.to_json(), encoding="utf-8")
     return sealed

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from lightning_mp import bundle as bundles
-from lightning_mp.bundle import Bundle, Manifest, RawInput, require_free, seal, writing
+from lightning_mp.bundle import Bundle, require_free, seal, writing
 from lightning_mp.errors import ArtifactError, BundleError
+from lightning_mp.manifest import Manifest, RawInput
 from lightning_mp.schema import Feature, FeatureSchema
 
 PRICE = Feature(name="price", kind="numeric", role="item", source_dtype="double", stored_dtype="float16",
@@ -79,7 +80,7 @@ def test_every_flipped_bit_and_every_cut_is_found(tmp_path, name):
         Bundle.open(tmp_path / "b")
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "sub/file", ".."])
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "sub/file", "tables/../../x", "tables/sub/file", "..", "tables/.."])
 def test_a_manifest_that_leaves_its_folder_is_refused(tmp_path, name):
     write(tmp_path / "b")
     path = tmp_path / "b" / "manifest.json"
@@ -94,6 +95,33 @@ def test_a_symbolic_link_is_refused(tmp_path):
     data = tmp_path / "b" / "model.onnx.data"
     data.rename(tmp_path / "elsewhere")
     data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BundleError, match="is a symbolic link"):
+        Bundle.open(tmp_path / "b")
+
+
+def test_a_hard_link_is_refused(tmp_path):
+    """Altered under its other name, the file would change after it was checked."""
+    folder = write(tmp_path / "b").path
+    (tmp_path / "elsewhere").hardlink_to(folder / "model.onnx")
+    with pytest.raises(BundleError, match=r"model\.onnx` is a hard link"):
+        Bundle.open(folder)
+    (tmp_path / "elsewhere").unlink()
+    Bundle.open(folder)
+
+
+def test_tables_lie_one_folder_below_and_are_verified(tmp_path):
+    with writing(tmp_path / "b") as folder:
+        (folder / "model.onnx").write_bytes(b"model")
+        (folder / "tables").mkdir()
+        (folder / "tables" / "user.npz").write_bytes(b"latest features")
+        seal(folder, MANIFEST)
+    opened = Bundle.open(tmp_path / "b")
+    assert set(opened.manifest.files) == {"model.onnx", "tables/user.npz"}
+    (tmp_path / "b" / "tables" / "user.npz").write_bytes(b"altered features")
+    with pytest.raises(BundleError, match=r"user\.npz` has 16 bytes, its manifest says 15"):
+        Bundle.open(tmp_path / "b")
+    (tmp_path / "b" / "tables").rename(tmp_path / "moved")
+    (tmp_path / "b" / "tables").symlink_to(tmp_path / "moved")
     with pytest.raises(BundleError, match="is a symbolic link"):
         Bundle.open(tmp_path / "b")
 
@@ -126,7 +154,8 @@ import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from lightning_mp import artifacts
-from lightning_mp.bundle import Manifest, seal, writing
+from lightning_mp.bundle import seal, writing
+from lightning_mp.manifest import Manifest
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 if {step!r} == "exchange":
     artifacts._exchange = die

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Final, get_args
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from lightning_mp.bundle import PARITY, Bundle, require_free
 from lightning_mp.callbacks.detached_state import detached_state
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.errors import ConfigurationError, LightningMPError, LightningMPWarning
-from lightning_mp.export.export_bundle import Precision, export_bundle
+from lightning_mp.export.batch_module import Gives
+from lightning_mp.export.export_bundle import export_bundle
+from lightning_mp.export.export_onnx import export_onnx
 from lightning_mp.export.inference_copy import inference_copy
+from lightning_mp.export.precision_policy import Precision, PrecisionPolicy
+from lightning_mp.hardware.targets import TargetName
+from lightning_mp.schema import FeatureSchema
 
-Target = Literal["this"]
+_ROWS: Final = 4096
 
 
 class OnnxExport(Callback):
@@ -29,13 +36,20 @@ class OnnxExport(Callback):
     The best checkpoint is exported where the Trainer kept one, else the weights that the fit ended with. A copy is
     exported: the module, its hooks and its mode are left as they are. The bundle of an earlier fit is replaced.
 
+    A LightningModule of any project is exported too, as `export_onnx` does it: where there is no feature store, its
+    `example_input_array` is the sample, and batches of the validation loader (else of the training loader) judge it.
+
     Args:
         dirpath: Folder of the bundle. Whether it can be written is known before training starts.
-        precision: `"fp32"`; `"fp16-storage"`: embedding tables in float16, arithmetic in float32; `"auto"`: the latter
-            where it passes its gates, else the former.
+        precision: `"fp32"`, `"fp16-storage"`, `"fp16-mixed"`, `"int8-dynamic"`, `"auto"`: what the target gains by and
+            passes its gates, or a `PrecisionPolicy`.
         target: Where the bundle will run. `"this"`: a machine like this one.
         strict: Whether a refused or failed export fails the fit. Otherwise it is a warning, and there is no bundle.
         store: Folder of the feature store that the model is trained on; by default the datamodule's `store`.
+        inputs: Without a store: names of the graph's inputs, taken out of the batches by name, or by position.
+        labels: Without a store: name of the labels in the batches.
+        gives: Without a store: what `forward` answers, `"logit"` or `"score"`.
+        output: Without a store: key or position of the answer, where `forward` answers several.
 
     Attributes:
         bundle: The bundle that was written; `None` before, and when there is none.
@@ -45,6 +59,7 @@ class OnnxExport(Callback):
         `parity/p99_logit_difference`: its 99 % quantile over the rows.
         `parity/top_10_overlap`: share of the top ten that stays, mean over lists, in [0, 1].
         `parity/auc_difference`: absolute change of AUC; left out where AUC is undefined.
+        `parity/strict_p99_logit_difference`: of the strict float16 run; left out where no layer computes in float16.
 
     Raises:
         ConfigurationError: An argument is wrong, or (strict) there is no store.
@@ -59,28 +74,34 @@ class OnnxExport(Callback):
     def __init__(
         self,
         dirpath: str | Path,
-        precision: Precision = "auto",
-        target: Target = "this",
+        precision: Precision | PrecisionPolicy = "auto",
+        target: TargetName = "this",
         strict: bool = True,
         *,
         store: str | Path | None = None,
+        inputs: list[str] | None = None,
+        labels: str | None = None,
+        gives: Gives = "logit",
+        output: str | int = 0,
     ) -> None:
-        for name, value, known in (("precision", precision, get_args(Precision)), ("target", target, get_args(Target))):
-            if value not in known:
-                words = ", ".join(f"'{word}'" for word in known)
-                raise ConfigurationError(f"`{name}` must be one of {words}, got {value!r}", "leave it out")
+        if target not in get_args(TargetName):
+            words = ", ".join(f"'{word}'" for word in get_args(TargetName))
+            raise ConfigurationError(f"`target` must be one of {words}, got {target!r}", "leave it out")
         self.dirpath = Path(dirpath)
-        self.precision: Precision = precision
-        self.target: Target = target
+        self.precision = PrecisionPolicy.of(precision)
+        self.target: TargetName = target
         self.strict = strict
         self.store = None if store is None else Path(store)
+        self.inputs, self.labels = inputs, labels
+        self.gives: Gives = gives
+        self.output = output
         self.bundle: Bundle | None = None
         self._given_up = False
 
     @property
     @override
     def state_key(self) -> str:
-        return self._generate_state_key(dirpath=str(self.dirpath), precision=self.precision, target=self.target)
+        return self._generate_state_key(dirpath=str(self.dirpath), precision=self.precision.file, target=self.target)
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -89,7 +110,7 @@ class OnnxExport(Callback):
         self.bundle, self._given_up = None, False
         try:
             require_free(self.dirpath, overwrite=True)
-            self._store(trainer)
+            self._store(trainer, pl_module)
         except LightningMPError as error:
             self._fail(error)
 
@@ -98,13 +119,7 @@ class OnnxExport(Callback):
         if not trainer.is_global_zero or self._given_up:
             return
         try:
-            self.bundle = export_bundle(
-                self._trained(trainer, pl_module),
-                self.dirpath,
-                store=self._store(trainer),
-                precision=self.precision,
-                overwrite=True,
-            )
+            self.bundle = self._export(trainer, pl_module)
         except Exception as error:
             self._fail(error)
             return
@@ -116,6 +131,20 @@ class OnnxExport(Callback):
     def __getstate__(self) -> dict[str, Any]:
         return detached_state(self.__dict__)
 
+    def _export(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Bundle:
+        module, store = self._trained(trainer, pl_module), self._store(trainer, pl_module)
+        policy = replace(self.precision, trained=str(trainer.precision))
+        if store is not None:
+            return export_bundle(
+                module, self.dirpath, store=store, precision=policy, target=self.target, overwrite=True
+            )  # fmt: skip
+        declared: Any = pl_module.example_input_array
+        return export_onnx(
+            module, self.dirpath, sample=declared, rows=_real_batches(trainer),
+            inputs=self.inputs, labels=self.labels, gives=self.gives, output=self.output, precision=policy,
+            target=self.target, overwrite=True,
+        )  # fmt: skip
+
     def _trained(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> nn.Module:
         best = getattr(trainer.checkpoint_callback, "best_model_path", "")
         if not best or not Path(best).is_file():  # a sharded checkpoint is a folder
@@ -125,16 +154,19 @@ class OnnxExport(Callback):
         module.load_state_dict({name.replace("_orig_mod.", ""): tensor for name, tensor in state.items()})
         return module
 
-    def _store(self, trainer: pl.Trainer) -> FeatureStore:
+    def _store(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> FeatureStore | None:
         if self.store is not None:
             return FeatureStore(self.store)
         store = getattr(getattr(trainer, "datamodule", None), "store", None)
-        if not isinstance(store, FeatureStore):
+        if isinstance(store, FeatureStore):
+            return store
+        if pl_module.example_input_array is None or isinstance(getattr(pl_module, "schema", None), FeatureSchema):
             raise ConfigurationError(
                 "`OnnxExport` found no feature store: the Trainer has no datamodule with a `store`",
-                "pass `datamodule=RankingDataModule(...)` to `fit`, or `store=` to the callback",
+                "pass `datamodule=RankingDataModule(...)` to `fit`, or `store=` to the callback; a module of another "
+                "kind declares an `example_input_array`",
             )
-        return store
+        return None
 
     def _fail(self, error: Exception) -> None:
         if self.strict:
@@ -153,5 +185,21 @@ class OnnxExport(Callback):
             "parity/p99_logit_difference": report["logit"]["p99"],
             "parity/top_10_overlap": report["ranking"]["overlap_mean"],
             "parity/auc_difference": report["auc"]["difference"],
+            "parity/strict_p99_logit_difference": report.get("strict", {}).get("logit_p99"),
         }
         return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _real_batches(trainer: pl.Trainer) -> list[Any] | None:
+    """A few batches of the validation loader, else of the training loader; `None` where there is neither."""
+    loaders = trainer.val_dataloaders or trainer.train_dataloader
+    loader = loaders[0] if isinstance(loaders, list | tuple) else loaders
+    batches: list[Any] = []
+    rows = 0
+    for batch in loader or ():
+        batches.append(batch)
+        first = next((leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
+        rows += 0 if first is None else len(first)
+        if rows >= _ROWS:
+            break
+    return batches or None

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from lightning_mp.cli.argument_parser import CommandParser
 
+TARGETS = ("this", "cpu-x86", "cuda-sm75", "cuda-sm80", "cuda-sm90", "tensorrt-10", "tensorrt-11")
+
 
 def main(argv: Sequence[str]) -> int:
-    """Judge a bundle: files, number formats, providers, and the answers it was sealed with.
+    """Judge a bundle: files, number formats, the answers it was sealed with, and whether a target computes it right.
 
     Args:
         argv: Arguments after `check`.
@@ -20,7 +22,8 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = CommandParser("check", "Judge a bundle for a hardware target.")
     parser.add_argument("bundle", type=Path, metavar="DIR", help="the bundle's folder")
-    parser.add_argument("--target", choices=("this",), default="this", help="this: the machine the check runs on")
+    parser.add_argument("--target", choices=TARGETS, default="this", metavar="NAME",
+                        help=f"where it is to run: {', '.join(TARGETS)} (default: %(default)s machine)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)
 
@@ -32,5 +35,6 @@ def main(argv: Sequence[str]) -> int:
     else:
         width = max(len(finding.name) for finding in report.findings)
         for finding in report.findings:
-            print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name:{width}}  {finding.detail}")
+            mark = "FAIL" if not finding.ok else "note" if finding.warning else "ok  "
+            print(f"{mark}  {finding.name:{width}}  {finding.detail}")
     return 0 if report.ok else 5

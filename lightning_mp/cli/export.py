@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_mp.cli.argument_parser import CommandParser
+from lightning_mp.cli.check import TARGETS
 from lightning_mp.errors import ArtifactError, ConfigurationError
+
+PRECISIONS = ("auto", "fp32", "fp16-storage", "fp16-mixed", "int8-dynamic")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,8 +35,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("checkpoint", type=Path, metavar="CKPT", help="a checkpoint that `lightning-mp fit` wrote")
     parser.add_argument("--store", type=Path, required=True, metavar="DIR", help="the feature store it was trained on")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the bundle to write")
-    parser.add_argument("--precision", choices=("auto", "fp32", "fp16-storage"), default="auto",
-                        help="number format of the embedding tables (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--precision", choices=PRECISIONS, default="auto", metavar="NAME",
+                        help=f"number formats of the file: {', '.join(PRECISIONS)} (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--target", choices=TARGETS, default="this", metavar="NAME",
+                        help="where it is to run; decides what auto tries (default: %(default)s machine)")  # fmt: skip
+    parser.add_argument("--tf32", action="store_true", help="let GPUs multiply float32 in TF32; moves logits by 1e-3")
     parser.add_argument("--rows", type=int, default=4096, help="rows to judge on (default: %(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="replace a bundle that is there")
     options = parser.parse_args(argv)
@@ -44,13 +50,15 @@ def main(argv: Sequence[str]) -> int:
 
     from lightning_mp.data.store.feature_store import FeatureStore
     from lightning_mp.export.export_bundle import export_bundle
+    from lightning_mp.export.precision_policy import PrecisionPolicy
 
     bundle = export_bundle(
         _load(options.checkpoint),
         options.out,
         store=FeatureStore(options.store),
         rows=options.rows,
-        precision=options.precision,
+        precision=PrecisionPolicy(file=options.precision, tf32=options.tf32),
+        target=options.target,
         overwrite=options.overwrite,
     )
     report, precision = json.loads((bundle.path / PARITY).read_text(encoding="utf-8")), bundle.manifest.precision

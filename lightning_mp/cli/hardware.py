@@ -24,16 +24,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)
     hardware, providers = Hardware.read(), [Provider.read(name) for name in compiled_in()]
+    tf32 = _tf32()
     if options.json:
         versions = {name: _version(name) for name in ("onnxruntime", "onnxruntime-gpu", "torch", "onnx")}
-        record = {**hardware.to_dict(), "providers": [p.to_dict() for p in providers], "versions": versions}
+        record = {**hardware.to_dict(), "providers": [p.to_dict() for p in providers], "versions": versions,
+                  "tf32": tf32}  # fmt: skip
         print(json.dumps(record, indent=2))
         return 0
-    _show(hardware, providers)
+    _show(hardware, providers, tf32)
     return 0
 
 
-def _show(hardware: Hardware, providers: Sequence[Provider]) -> None:
+def _show(hardware: Hardware, providers: Sequence[Provider], tf32: dict[str, str] | None) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -52,6 +54,7 @@ def _show(hardware: Hardware, providers: Sequence[Provider]) -> None:
         table.add_row("", f"tensor cores for {', '.join(formats) or 'none of float16, bfloat16, TF32'}")
     if not hardware.gpus:
         table.add_row("GPU", "no NVIDIA GPU")
+    table.add_row("TF32 in torch", _tf32_words(tf32))
     for provider in providers:
         table.add_row(escape(provider.name), escape(_verdict(provider)))
     Console(soft_wrap=False).print(table)
@@ -63,6 +66,20 @@ def _verdict(provider: Provider) -> str:
         return f"runs{note}"
     loaded = "loaded, but no node is placed on it" if provider.loaded else "listed, but does not load"
     return f"{loaded}{f': {provider.reason}' if provider.reason else ''}"
+
+
+def _tf32() -> dict[str, str] | None:
+    try:
+        from lightning_mp.precision.tf32 import tf32_state
+    except ImportError:  # where bundles are served there is no torch
+        return None
+    return tf32_state()
+
+
+def _tf32_words(state: dict[str, str] | None) -> str:
+    if state is None:
+        return "torch is not installed"
+    return ", ".join(f"{name}: {value}" for name, value in state.items())
 
 
 def _words(yes: bool, positive: str, negative: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,12 @@ from lightning_mp.schema import DENSE, INDEXED, FeatureSchema, Kind
 
 
 def candidate_lists(
-    schema: FeatureSchema, rows: EncodedRows, *, lists: int = 100, candidates: int = 100, seed: int = 0
+    item_columns: Mapping[str, NDArray[np.intp]],
+    rows: EncodedRows,
+    *,
+    lists: int = 100,
+    candidates: int = 100,
+    seed: int = 0,
 ) -> tuple[EncodedRows, int]:
     """Put users beside items, as a request to rank does.
 
@@ -20,7 +25,8 @@ def candidate_lists(
     is where rounding changes an order.
 
     Args:
-        schema: The features; those of role `item` vary within a list, the others are the user's row.
+        item_columns: By name of the input its columns that describe the item and vary within a list; all others are
+            the user's row. See `item_columns`.
         rows: Real rows, encoded.
         lists: Lists at most.
         candidates: Items a list at most; distinct ones.
@@ -29,23 +35,30 @@ def candidate_lists(
     Returns:
         The rows, list after list, and the length of one list.
     """
-    item_ids, item_dense = _item_columns(schema, INDEXED), _item_columns(schema, DENSE)
-    rng = np.random.default_rng(seed)
-    content = np.ascontiguousarray(np.hstack([rows.ids[:, item_ids].astype(np.float64), rows.dense[:, item_dense]]))
-    if not content.shape[1]:  # no item features: a list is a draw of rows
+    rng, feeds = np.random.default_rng(seed), rows.feeds
+    parts = {name: columns for name, columns in item_columns.items() if len(columns)}
+    if not parts:  # no item features: a list is a draw of rows
         length = min(candidates, len(rows))
         chosen = rng.permutation(len(rows))[: len(rows) // length * length]
         return rows[chosen], length
-    _, distinct = np.unique(content, axis=0, return_index=True)
+    flat = {name: feeds[name].reshape(len(rows), -1) for name in parts}
+    content = np.hstack([flat[name][:, columns].astype(np.float64) for name, columns in parts.items()])
+    _, distinct = np.unique(np.ascontiguousarray(content), axis=0, return_index=True)
     items = rng.permutation(distinct)[:candidates]
     users = rng.permutation(len(rows))[:lists]
     user_of, item_of = np.repeat(users, len(items)), np.tile(items, len(users))
-    ids, dense = rows.ids[user_of], rows.dense[user_of]
-    ids[:, item_ids] = rows.ids[item_of][:, item_ids]
-    dense[:, item_dense] = rows.dense[item_of][:, item_dense]
-    return EncodedRows(ids, dense), len(items)
+    listed = rows[user_of]
+    for name, columns in parts.items():
+        taken = listed.feeds[name].reshape(len(listed), -1)  # a view: the rows were copied by the look-up above
+        taken[:, columns] = flat[name][item_of][:, columns]
+    return listed, len(items)
 
 
-def _item_columns(schema: FeatureSchema, kinds: tuple[Kind, ...]) -> NDArray[Any]:
+def item_columns(schema: FeatureSchema) -> dict[str, NDArray[np.intp]]:
+    """Columns of `ids` and `dense` whose features have the role `item`."""
+    return {"ids": _item_columns(schema, INDEXED), "dense": _item_columns(schema, DENSE)}
+
+
+def _item_columns(schema: FeatureSchema, kinds: tuple[Kind, ...]) -> NDArray[np.intp]:
     marks = [f.role == "item" for f in schema.of_kind(*kinds) for _ in range(f.width if f.kind in DENSE else 1)]
     return np.flatnonzero(np.array(marks, dtype=np.bool_))

@@ -5,36 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import numpy as np
 
-from lightning_mp.bundle import METADATA_KEY, SAMPLES, Bundle
-from lightning_mp.errors import BundleError, ConfigurationError, LightningMPError
+from lightning_mp.bundle import SAMPLES, Bundle
+from lightning_mp.errors import BundleError, LightningMPError
 from lightning_mp.export.graph_precision import initializer_types
 from lightning_mp.export.pipeline_graph import PREFIX
 from lightning_mp.export.sample_inputs import read_samples
+from lightning_mp.export.target_findings import Finding, machine_findings, sentence, target_findings
 from lightning_mp.hardware.providers import placement
 from lightning_mp.hardware.session import open_session
+from lightning_mp.hardware.targets import Target, TargetName
+from lightning_mp.manifest import METADATA_KEY
 
-Target = Literal["this"]
 TOLERANCE: Final = 1e-4
 _AGAIN: Final = "export the model again with `lightning-mp export`"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One question asked of a bundle.
-
-    Attributes:
-        name: What was asked.
-        ok: Whether the answer is good.
-        detail: The answer.
-    """
-
-    name: str
-    ok: bool
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +35,7 @@ class CheckReport:
     """
 
     path: Path
-    target: Target
+    target: str
     findings: tuple[Finding, ...]
 
     @property
@@ -62,12 +49,16 @@ class CheckReport:
         return {"path": str(self.path), "target": self.target, "ok": self.ok, "findings": findings}
 
 
-def check_bundle(path: str | Path, target: Target = "this") -> CheckReport:
-    """Judge a bundle: files, number formats, providers, and the answers it was sealed with.
+def check_bundle(path: str | Path, target: TargetName = "this") -> CheckReport:
+    """Judge a bundle: files, number formats, the answers it was sealed with, and whether a target computes it right.
+
+    The hardware of the target need not be there: what a GPU would make of float16 is computed with ONNX's reference
+    implementation, and operators and options are held against what is known of the target. On `"this"` machine the
+    providers are really loaded too, and nodes really placed.
 
     Args:
         path: Its folder.
-        target: `"this"`: the machine that the check runs on.
+        target: Where it is to run; `"this"`: the machine that the check runs on.
 
     Returns:
         What was found; a bundle that is damaged is a finding, not an error.
@@ -75,43 +66,55 @@ def check_bundle(path: str | Path, target: Target = "this") -> CheckReport:
     Raises:
         ConfigurationError: The target is not known.
     """
-    if target not in get_args(Target):
-        raise ConfigurationError(f"there is no target {target!r}", "use 'this': the machine that the check runs on")
-    folder, findings = Path(path), []
+    profile, folder, findings = Target.named(target), Path(path), list[Finding]()
     try:
         bundle = Bundle.open(folder)
     except LightningMPError as error:
-        return CheckReport(folder, target, (Finding("files", False, _sentence(error)),))
+        return CheckReport(folder, target, (Finding("files", False, sentence(error)),))
     findings.append(Finding("files", True, f"{len(bundle.manifest.files)} files match their digests"))
-    questions: tuple[tuple[str, Callable[[Bundle], str]], ...] = (
+    questions: list[tuple[str, Callable[[Bundle], str]]] = [
         ("manifest in the graphs", _metadata),
         ("number formats", _formats),
-        ("session of model.onnx", lambda b: _placed(open_session(b.model, target))),
-        ("session of pipeline.onnx", lambda b: _placed(open_session(b.pipeline, "cpu"))),
-        ("sample answers", _samples),
-    )
+    ]
+    if target == "this":
+        questions.append(("session of model.onnx", lambda b: _placed(open_session(b.model, "this", tf32=_tf32(b)))))
+    if bundle.has_pipeline:
+        questions.append(("session of pipeline.onnx", lambda b: _placed(open_session(b.pipeline, "cpu"))))
+    questions.append(("sample answers", _samples))
     for name, question in questions:
         try:
             findings.append(Finding(name, True, question(bundle)))
         except LightningMPError as error:
-            findings.append(Finding(name, False, _sentence(error)))
+            findings.append(Finding(name, False, sentence(error)))
+    findings += target_findings(bundle, profile)
+    if target == "this":
+        findings += machine_findings(bundle, profile)
     return CheckReport(folder, target, tuple(findings))
+
+
+def _graphs(bundle: Bundle) -> tuple[tuple[Path, str], ...]:
+    model = ((bundle.model, ""),)
+    return (*model, (bundle.pipeline, PREFIX)) if bundle.has_pipeline else model
+
+
+def _tf32(bundle: Bundle) -> bool:
+    return bool(bundle.manifest.precision.get("settings", {}).get("tf32", False))
 
 
 def _metadata(bundle: Bundle) -> str:
     import onnx
 
     told = replace(bundle.manifest, files={}).to_json()
-    for file in (bundle.model, bundle.pipeline):
+    for file, _ in _graphs(bundle):
         entries = onnx.load(str(file), load_external_data=False).metadata_props
         if told not in [entry.value for entry in entries if entry.key == METADATA_KEY]:
             raise BundleError(f"`{file.name}` was sealed with another manifest", _AGAIN)
-    return "both graphs carry this manifest"
+    return "the graphs carry this manifest"
 
 
 def _formats(bundle: Bundle) -> str:
     promised: dict[str, str] = bundle.manifest.precision.get("initializers", {})
-    for file, prefix in ((bundle.model, ""), (bundle.pipeline, PREFIX)):
+    for file, prefix in _graphs(bundle):
         found = initializer_types(file)
         for name, kind in promised.items():
             there = found.get(f"{prefix}{name}", "missing")
@@ -131,21 +134,17 @@ def _placed(session: Any) -> str:
 
 
 def _samples(bundle: Bundle) -> str:
-    raw, expected = read_samples(bundle.path / SAMPLES, bundle.manifest.inputs)
-    session = open_session(bundle.pipeline, "cpu")
+    graph = bundle.pipeline if bundle.has_pipeline else bundle.model
+    inputs = bundle.manifest.inputs if bundle.has_pipeline else bundle.manifest.tensors
+    raw, expected = read_samples(bundle.path / SAMPLES, inputs)
+    session = open_session(graph, "cpu")
     try:
         logit = session.run(["logit"], raw)[0]
     except Exception as error:  # its exceptions share no base class but Exception
-        raise BundleError(
-            f"`{bundle.pipeline.name}` does not run: {' '.join(str(error).split())[:200]}", _AGAIN
-        ) from error
+        raise BundleError(f"`{graph.name}` does not run: {' '.join(str(error).split())[:200]}", _AGAIN) from error
     away = np.abs(logit - expected) / np.maximum(1.0, np.abs(expected) / 16.0)
     if not away.max(initial=0.0) <= TOLERANCE:
-        row = int(np.nanargmax(np.where(np.isnan(away), np.inf, away)))
+        row = int(np.argmax(np.where(np.isnan(away), np.inf, away)))
         problem = f"sample row {row} gives the logit {logit[row]:.7g}, it gave {expected[row]:.7g} when exported"
         raise BundleError(problem, "use the versions of `manifest.json`, or export the model again")
     return f"{len(expected)} rows within {away.max(initial=0.0):.1e} of the logits when exported"
-
-
-def _sentence(error: LightningMPError) -> str:
-    return f"{error.problem}; {error.hint}"

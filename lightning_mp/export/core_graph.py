@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -14,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from lightning_mp.errors import ConfigurationError
-from lightning_mp.schema import FeatureSchema
 
 OPSET: Final = 20
 EXTERNAL_FROM: Final = 64 << 20
 """Weights of more bytes than this stand in a file of their own, which processes map and share."""
 _PREFIX: Final = "module."
+_SCOPES: Final = "pkg.torch.onnx.name_scopes"
 _NOISY: Final = ("torch.onnx._internal.exporter._registration", "torch.onnx._internal.exporter._core")
 
 
@@ -29,44 +30,50 @@ class Scorer(nn.Module):
     Args:
         module: `forward(batch) -> logits`, in float32. Its `score(logits)` makes the score; without one, the sigmoid.
         names: Keys of the batch, in the order of the arguments.
-        sizes: Vocabulary size of each column of `ids`.
+        sizes: Vocabulary size of each column of the inputs that hold ids, by name of the input.
     """
 
-    sizes: Tensor
-
-    def __init__(self, module: nn.Module, names: Sequence[str], sizes: Sequence[int]) -> None:
+    def __init__(self, module: nn.Module, names: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> None:
         super().__init__()
         self.module = module
         self.names = tuple(names)
-        self.register_buffer("sizes", torch.tensor(list(sizes), dtype=torch.int64))
+        self.guarded = tuple(name for name in names if name in sizes)
+        for name in self.guarded:
+            self.register_buffer(f"sizes_{name}", torch.tensor(list(sizes[name]), dtype=torch.int64))
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         """Logit and score, both float32."""
         batch = dict(zip(self.names, tensors, strict=True))
-        if "ids" in batch:
+        for name in self.guarded:
             # Without this, -1 and ids of the next table silently read another row in ONNX Runtime.
-            ids = batch["ids"]
-            batch["ids"] = torch.where((ids < 0) | (ids >= self.sizes), torch.zeros_like(ids), ids)
+            ids = batch[name]
+            outside = (ids < 0) | (ids >= getattr(self, f"sizes_{name}"))
+            batch[name] = torch.where(outside, torch.zeros_like(ids), ids)
         logit: Tensor = self.module(batch)
         score: Tensor = getattr(self.module, "score", torch.sigmoid)(logit)
         return logit, score
 
 
-def write_core(module: nn.Module, schema: FeatureSchema, sample: Mapping[str, Tensor], path: Path) -> None:
+def write_core(
+    module: nn.Module, sizes: Mapping[str, Sequence[int]], sample: Mapping[str, Tensor], path: Path
+) -> dict[str, str]:
     """Write `model.onnx`.
 
     Args:
         module: As `inference_copy` gives it: `forward(batch) -> logits`, float32.
-        schema: Its features.
-        sample: A few encoded rows: `ids` (B, F) int64 and `dense` (B, D) float32; B >= 2.
+        sizes: Vocabulary size of each column of the inputs that hold ids; ids outside of theirs are read as 0.
+        sample: A few encoded rows by name of the input: `ids` (B, F) int64, `dense` (B, D) float32; B >= 2.
         path: The file to write; weights of more than 64 MB go to a file beside it.
+
+    Returns:
+        For every value inside the graph the name of the innermost module that computes it; the module itself is `""`.
 
     Raises:
         ConfigurationError: torch cannot export the module, or the module does not answer one logit a row.
     """
     import onnx
 
-    scorer = Scorer(module, tuple(sample), [feature.vocabulary_size or 0 for feature in schema.ids]).eval()
+    scorer = Scorer(module, tuple(sample), sizes).eval()
     _check_answer(scorer, sample)
     axes = tuple({0: "batch"} for _ in sample)
     try:
@@ -87,9 +94,11 @@ def write_core(module: nn.Module, schema: FeatureSchema, sample: Mapping[str, Te
     with _quiet():
         program.save(str(path), external_data=size > EXTERNAL_FROM)
     model = onnx.load(str(path), load_external_data=False)
+    homes = _homes(model, module)
     _clean(model)
     path.write_bytes(model.SerializeToString())
     onnx.checker.check_model(str(path), full_check=True)
+    return homes
 
 
 def _check_answer(scorer: Scorer, sample: Mapping[str, Tensor]) -> None:
@@ -102,6 +111,18 @@ def _check_answer(scorer: Scorer, sample: Mapping[str, Tensor]) -> None:
                 f"`{type(scorer.module).__name__}`: {name} of {rows} rows is {tuple(answer.shape)} {answer.dtype}",
                 f"return one float32 number a row, shape ({rows},)",
             )
+
+
+def _homes(model: Any, module: nn.Module) -> dict[str, str]:
+    """The innermost module of each value, from what the exporter notes about a node."""
+    names = {f"{_PREFIX}{name}" for name, _ in module.named_modules() if name}
+    homes: dict[str, str] = {}
+    for node in model.graph.node:
+        noted = [entry.value for entry in node.metadata_props if entry.key == _SCOPES]
+        scopes = [scope for scope in (literal_eval(noted[0]) if noted else []) if scope in names]
+        for value in node.output:
+            homes[value.removeprefix(_PREFIX)] = scopes[-1].removeprefix(_PREFIX) if scopes else ""
+    return homes
 
 
 def _clean(model: Any) -> None:

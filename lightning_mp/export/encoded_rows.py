@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,31 @@ class EncodedRows:
     Attributes:
         ids: (N, F) int64 vocabulary rows; F may be 0.
         dense: (N, D) float32 transformed numbers; D may be 0.
+        others: What else a network takes, by name, (N, ...): all inputs of a module that is not ours.
     """
 
     ids: NDArray[np.int64]
     dense: NDArray[np.float32]
+    others: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, NDArray[Any]]) -> EncodedRows:
+        """Rows of inputs that have names of their own, (N, ...) each."""
+        rows = len(next(iter(inputs.values())))
+        return cls(np.empty((rows, 0), dtype=np.int64), np.empty((rows, 0), dtype=np.float32), dict(inputs))
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, rows: slice | NDArray[np.integer[Any]]) -> EncodedRows:
-        return EncodedRows(self.ids[rows], self.dense[rows])
+        others = {name: values[rows] for name, values in self.others.items()}
+        return EncodedRows(self.ids[rows], self.dense[rows], others)
 
     @property
     def feeds(self) -> dict[str, NDArray[Any]]:
-        """Inputs of `model.onnx`: those of `ids` and `dense` that have columns."""
-        return {name: getattr(self, name) for name in ("ids", "dense") if getattr(self, name).shape[1]}
+        """Inputs of `model.onnx`: those of `ids` and `dense` that have columns, and the others."""
+        ours = {name: getattr(self, name) for name in ("ids", "dense") if getattr(self, name).shape[1]}
+        return {**ours, **self.others}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The batch of a module; it shares no memory with these arrays."""

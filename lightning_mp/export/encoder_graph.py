@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from lightning_mp.bundle import Datatype, RawInput
 from lightning_mp.data.transforms import width
 from lightning_mp.data.vocabulary import MISSING_INTEGER, MISSING_TEXT, Vocabulary
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.export.transform_graph import transformed
 from lightning_mp.float_formats import FLOAT16, FLOAT32
+from lightning_mp.manifest import Datatype, RawInput
 from lightning_mp.schema import Feature, FeatureSchema
 
 ML_OPSET: Final = 4

@@ -2,52 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.errors import ParityError
-from lightning_mp.export.encoded_rows import EncodedRows, module_logits, pipeline_logits, session_logits
+from lightning_mp.export.encoded_rows import EncodedRows, Logits, session_logits
 from lightning_mp.export.parity import SATURATED
 from lightning_mp.export.raw_rows import encode_rows
 from lightning_mp.schema import FeatureSchema
 
+Answer = Callable[[Mapping[str, NDArray[Any]]], Logits]
+
 TOLERANCE: Final = 1e-4
+ERRORS: Final = 4.0
+"""How many times float32's own error two right programs may differ by."""
+STRICT_TOLERANCE: Final = 2e-2
+"""Of float16 in torch and in ONNX's reference implementation, whose sums differ in their order."""
 _STOP: Final = "report this: the exporter and torch disagree about this network"
 
 
-def check_core(module: nn.Module, session: Any, rows: EncodedRows, schema: FeatureSchema) -> dict[str, float]:
-    """Compare `model.onnx` with the module it was made of, in batches of 1, 7 and all rows, twice, and on odd ids.
+def check_core(
+    expected: Logits, session: Any, rows: EncodedRows, sizes: Mapping[str, Sequence[int]], tolerance: float = TOLERANCE
+) -> dict[str, float]:
+    """Compare `model.onnx` with what it must answer, in batches of 1, 7 and all rows, twice, and on odd ids.
 
     Args:
-        module: What was exported, with its tables as they were exported.
+        expected: Logits of the module it was made of, with its weights as they were exported.
         session: Of `model.onnx`.
         rows: Real rows.
-        schema: The features.
+        sizes: Vocabulary size of each column of the inputs that hold ids.
+        tolerance: Of the logit.
 
     Returns:
         Largest logit difference by way of asking.
 
     Raises:
-        ParityError: A difference is beyond 1e-4, two runs differ, or an id outside of its table is not row 0.
+        ParityError: A difference is beyond the tolerance, two runs differ, or an id outside of its table is not row 0.
     """
-    expected, answered = module_logits(module, rows), session_logits(session, rows)
+    answered = session_logits(session, rows)
     found = {
         "all": _away(expected, answered),
         "batches_of_7": _away(expected[:70], session_logits(session, rows[:70], batch=7)),
         "batches_of_1": _away(expected[:16], session_logits(session, rows[:16], batch=1)),
         "second_run": _away(answered, session_logits(session, rows)),
-        "unknown_ids": _away(*_unknown_ids(session, rows[:16], schema)),
+        "unknown_ids": _away(*_unknown_ids(session, rows[:16], sizes)),
     }
     for name, largest in found.items():
-        if not largest <= (0.0 if name == "second_run" else TOLERANCE):
+        if not largest <= (0.0 if name == "second_run" else tolerance):
             problem = f"`model.onnx` and the module differ by {largest:.3g} in the logit ({name.replace('_', ' ')})"
             raise ParityError(problem, _STOP)
     return found
+
+
+def check_strict(expected: Logits, strict: Logits) -> None:
+    """Compare a strict float16 run with torch's, which rounds at the same places.
+
+    Raises:
+        ParityError: They differ by more than `STRICT_TOLERANCE`.
+    """
+    if not _away(expected, strict) <= STRICT_TOLERANCE:
+        problem = f"`model.onnx` in float16 and the module differ by {_away(expected, strict):.3g} in the logit"
+        raise ParityError(problem, _STOP)
+
+
+def float32_error(module: nn.Module, rows: EncodedRows, logits: Logits) -> float:
+    """Largest error that float32 itself makes in the logits, found with the module in float64.
+
+    Where large numbers cancel it can exceed any fixed tolerance, and no two float32 programs agree to better.
+
+    Returns:
+        Relative to the logit where the score is saturated; 0 where the module does not run in float64.
+    """
+    try:
+        wide = copy.deepcopy(module).double()
+        inputs = {name: x.double() if x.is_floating_point() else x for name, x in rows.tensors().items()}
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
+            exact = wide(inputs).float().numpy()
+    except Exception:  # whatever a `forward` with constants of float32 raises
+        return 0.0
+    away = differences(exact, logits)
+    return float(away.max(initial=0.0, where=np.isfinite(away)))
+
+
+def differences(ours: Logits, theirs: Logits) -> NDArray[np.float64]:
+    """Differences row by row, relative to the logit where the score is saturated."""
+    wide = np.abs(ours.astype(np.float64))
+    return np.asarray(np.abs(ours.astype(np.float64) - theirs) / np.maximum(1.0, wide / SATURATED))
 
 
 def check_encoder(
@@ -62,7 +109,8 @@ def check_encoder(
     graph = dict(zip((name.rpartition("/")[2] for name in names), session.run(names, dict(raw)), strict=True))
     plain = EncodedRows(*encode_rows(schema, vocabularies, raw)).feeds
     for name, features in (("ids", schema.ids), ("dense", schema.dense)):
-        for column, feature in enumerate(features):
+        wide = [feature for feature in features for _ in range(feature.width if name == "dense" else 1)]
+        for column, feature in enumerate(wide):
             ours, theirs = plain[name][:, column], graph[name][:, column]
             wrong = np.flatnonzero(~((ours == theirs) | (np.isnan(ours) & np.isnan(theirs))))
             if wrong.size:
@@ -75,59 +123,57 @@ def check_encoder(
 
 
 def check_inputs(
-    module: nn.Module,
-    session: Any,
-    schema: FeatureSchema,
-    vocabularies: Mapping[str, Vocabulary],
-    raw: Mapping[str, NDArray[Any]],
+    ours: Answer, theirs: Answer, inputs: Mapping[str, NDArray[Any]], graph: str, tolerance: float = TOLERANCE
 ) -> dict[str, Any]:
-    """Change one input of `pipeline.onnx` at a time and demand the module's response to the same change.
+    """Change one input of a graph at a time and demand the module's response to the same change.
 
     Two inputs that were swapped keep names, types and shapes; only this tells.
 
     Args:
-        module: What was exported.
-        session: Of `pipeline.onnx`.
-        schema: The features.
-        vocabularies: Of every id and categorical feature, by name.
-        raw: Rows to change, (N,) a feature.
+        ours: Logits that the exported module gives for inputs.
+        theirs: Logits that the graph gives for them.
+        inputs: Rows to change, (N, ...) an input.
+        graph: Name of the file.
+        tolerance: Of the logit.
 
     Returns:
-        `largest` difference in response, and `silent`, the inputs whose change had no effect on either.
+        `largest` difference in response, and `silent`, the inputs whose change had no effect on the module.
 
     Raises:
         ParityError: An input acts otherwise; the one it may be swapped with is named.
     """
-    ours: dict[str, NDArray[np.float32]] = {}
-    theirs: dict[str, NDArray[np.float32]] = {}
-    for name, values in raw.items():
-        changed = {**raw, name: np.roll(values, 1)}
-        ours[name] = module_logits(module, EncodedRows(*encode_rows(schema, vocabularies, changed)))
-        theirs[name] = pipeline_logits(session, changed)
-    unchanged = module_logits(module, EncodedRows(*encode_rows(schema, vocabularies, raw)))
-    differences = {name: _away(ours[name], theirs[name]) for name in raw}
+    expected: dict[str, NDArray[np.float32]] = {}
+    answered: dict[str, NDArray[np.float32]] = {}
+    for name, values in inputs.items():
+        changed = {**inputs, name: np.roll(values, 1, axis=0)}
+        expected[name], answered[name] = ours(changed), theirs(changed)
+    unchanged = ours(inputs)
+    differences = {name: _away(expected[name], answered[name]) for name in inputs}
     for name, largest in differences.items():
-        if not largest <= TOLERANCE:
-            other = next((n for n in raw if n != name and _away(ours[n], theirs[name]) <= TOLERANCE), None)
+        if not largest <= tolerance:
+            others = (n for n in inputs if n != name and _away(expected[n], answered[name]) <= tolerance)
+            other = next(others, None)
             guess = f" (swapped with `{other}`?)" if other else ""
-            raise ParityError(f"input `{name}` of `pipeline.onnx` does not act like feature `{name}`{guess}", _STOP)
-    silent = [name for name in raw if np.array_equal(ours[name], unchanged, equal_nan=True)]
+            raise ParityError(f"input `{name}` of `{graph}` does not act like feature `{name}`{guess}", _STOP)
+    silent = [name for name in inputs if np.array_equal(expected[name], unchanged, equal_nan=True)]
     return {"largest": max(differences.values(), default=0.0), "silent": silent}
 
 
-def _unknown_ids(session: Any, rows: EncodedRows, schema: FeatureSchema) -> tuple[Any, Any]:
+def _unknown_ids(session: Any, rows: EncodedRows, sizes: Mapping[str, Sequence[int]]) -> tuple[Any, Any]:
     """Logits of ids outside of their tables, and of row 0 in their place."""
-    sizes = np.array([feature.vocabulary_size or 0 for feature in schema.ids], dtype=np.int64)
-    outside = rows.ids.copy()
-    for row, fill in enumerate((np.int64(-1), sizes, np.int64(2) ** 62, np.int64(-(2**62)))):
-        outside[row::4] = fill
-    zeros = EncodedRows(np.zeros_like(rows.ids), rows.dense)
-    return session_logits(session, zeros), session_logits(session, EncodedRows(outside, rows.dense))
+    feeds = rows.feeds
+    outside, zeros = dict(feeds), dict(feeds)
+    for name in sizes.keys() & feeds.keys():
+        ids, limits = feeds[name].copy(), np.array(sizes[name], dtype=np.int64)
+        for row, fill in enumerate((np.int64(-1), limits, np.int64(2) ** 62, np.int64(-(2**62)))):
+            ids[row::4] = fill
+        outside[name], zeros[name] = ids, np.zeros_like(ids)
+    return session_logits(session, EncodedRows.of(zeros)), session_logits(session, EncodedRows.of(outside))
 
 
 def _away(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
     """Largest difference, relative to the logit where the score is saturated; infinite where one alone is finite."""
     with np.errstate(invalid="ignore"):
-        away = np.abs(ours.astype(np.float64) - theirs) / np.maximum(1.0, np.abs(ours.astype(np.float64)) / SATURATED)
+        away = differences(ours, theirs)
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     return float(np.where(same, 0.0, np.where(np.isfinite(away), away, np.inf)).max(initial=0.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -26,11 +28,12 @@ class HalfTable(nn.Module):
         return nn.functional.embedding(indices, self.weight).float()
 
 
-def halve_tables(module: nn.Module) -> dict[str, str]:
+def halve_tables(module: nn.Module, sample: Mapping[str, Tensor] | None = None) -> dict[str, str]:
     """Replace every `nn.Embedding` that float16 can hold by a `HalfTable`, in place.
 
     Args:
         module: Changed in place.
+        sample: A batch. With it, a table that the module uses for more than look-ups is found and left alone.
 
     Returns:
         For each table by name why it was left in float32; an empty text where it was not.
@@ -55,8 +58,19 @@ def halve_tables(module: nn.Module) -> dict[str, str]:
             verdicts[name] = "it is the module itself"
         else:
             module.set_submodule(name, HalfTable(part.weight))
-            verdicts[name] = ""
+            verdicts[name] = "" if sample is None or _runs(module, sample) else "its weights are used outside of it"
+            if verdicts[name]:
+                module.set_submodule(name, part)
     return verdicts
+
+
+def _runs(module: nn.Module, sample: Mapping[str, Tensor]) -> bool:
+    try:
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
+            module(dict(sample))
+    except Exception:  # whatever a `forward` raises when a table is float16
+        return False
+    return True
 
 
 def table_share(module: nn.Module) -> float:

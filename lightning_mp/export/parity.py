@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_mp.errors import ConfigurationError
 from lightning_mp.export.encoded_rows import Logits
+from lightning_mp.export.precision_policy import FilePrecision
 from lightning_mp.export.ranking_change import auc, ndcg, top_lists
-
-Policy = Literal["fp32", "fp16-storage"]
 
 SATURATED: Final = 16.0
 """From this logit on the score is 1 to seven digits; differences of larger logits are taken relative to it."""
@@ -33,17 +34,21 @@ class Gate:
 
 
 _SAME: Final = (Gate("non_finite.reference", 0), Gate("non_finite.exported", 0))
-GATES: Final[dict[Policy, tuple[Gate, ...]]] = {
+_ROUNDED: Final = (
+    *_SAME,
+    Gate("logit.p99", 5e-3),
+    Gate("ranking.overlap_mean", 0.995, at_least=True),
+    Gate("ranking.ties_added", 0.01),
+    Gate("auc.difference", 1e-4),
+    Gate("ndcg.difference", 1e-3),
+    Gate("mean_score.relative_difference", 1e-3),
+    Gate("slices.worst_logit_p99", 5e-3),
+)
+GATES: Final[dict[FilePrecision, tuple[Gate, ...]]] = {
     "fp32": (*_SAME, Gate("logit.max", 1e-4), Gate("ranking.overlap_min", 1.0, at_least=True)),
-    "fp16-storage": (
-        *_SAME,
-        Gate("logit.p99", 5e-3),
-        Gate("ranking.overlap_mean", 0.995, at_least=True),
-        Gate("ranking.ties_added", 0.01),
-        Gate("auc.difference", 1e-4),
-        Gate("ndcg.difference", 1e-3),
-        Gate("mean_score.relative_difference", 1e-3),
-    ),
+    "fp16-storage": _ROUNDED,
+    "fp16-mixed": (Gate("strict.non_finite", 0), Gate("strict.logit_p99", 5e-3), *_ROUNDED),
+    "int8-dynamic": _ROUNDED,
 }
 """Demands by precision policy. Probabilities have none of their own: at a click rate of 4e-4 a difference of 5e-4
 leaves a fifth of the top ten wrong."""
@@ -63,6 +68,7 @@ class Comparison:
         exported_lists: As `reference_lists`.
         length: Rows a list.
         labels: (N,) in [0, 1], or `None`.
+        float32_error: Largest error of float32 itself in a logit, relative where the score is saturated.
     """
 
     reference: Logits
@@ -71,6 +77,7 @@ class Comparison:
     exported_lists: Logits
     length: int
     labels: NDArray[np.float32] | None = None
+    float32_error: float = 0.0
 
     def report(self) -> dict[str, Any]:
         """The numbers that `GATES` judge, and a few more; plain values for JSON, `None` where undefined."""
@@ -78,7 +85,9 @@ class Comparison:
         ours, theirs = (x[finite].astype(np.float64) for x in (self.reference, self.exported))
         away = np.abs(ours - theirs)
         relative = away / np.maximum(1.0, np.abs(ours) / SATURATED)
-        ranking: dict[str, Any] = dict(top_lists(self.reference_lists, self.exported_lists, self.length))
+        ranking: dict[str, Any] = dict(
+            top_lists(self.reference_lists, self.exported_lists, self.length, 4.0 * self.float32_error)
+        )
         ranking["ties_added"] = ranking["ties_exported"] - ranking["ties_reference"]
         before, after = (float(_score(x).mean()) if len(x) else 0.0 for x in (ours, theirs))
         return {
@@ -116,17 +125,33 @@ class Comparison:
         }
 
 
-def judge(report: dict[str, Any], policy: Policy) -> list[dict[str, Any]]:
-    """Hold a report against the gates of a policy.
+def judge(
+    report: dict[str, Any], precision: FilePrecision, limits: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """Hold a report against the gates of a precision.
+
+    Args:
+        report: As `Comparison.report` gives it, with the sections `slices` and `strict` where gates ask for them.
+        precision: Of the file.
+        limits: Limits other than the defaults, by the gate's path.
 
     Returns:
         For each gate its `path`, `limit`, `at_least`, the `value` and whether it is `ok`. A value that is undefined
         on these rows, such as an AUC of one class, or that too few rows make, is `None` and passes.
+
+    Raises:
+        ConfigurationError: `limits` names a gate that there is none of.
     """
+    gates = {gate.path: gate for gate in GATES[precision]}
+    for path, limit in (limits or {}).items():
+        if path not in gates:
+            raise ConfigurationError(f"there is no gate `{path}` for {precision}", f"use one of {', '.join(gates)}")
+        gates[path] = replace(gates[path], limit=limit)
     verdicts = []
-    for gate in GATES[policy]:
+    for gate in gates.values():
         section, _, key = gate.path.partition(".")
-        value = report[section][key] if report[section].get("enough", True) else None
+        part = report.get(section, {key: None}) if section == "slices" else report[section]
+        value = part[key] if part.get("enough", True) else None
         ok = value is None or (value >= gate.limit if gate.at_least else value <= gate.limit)
         verdicts.append({**asdict(gate), "value": value, "ok": bool(ok)})
     return verdicts

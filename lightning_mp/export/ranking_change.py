@@ -14,13 +14,14 @@ TIE: Final = 1e-5
 Numbers = NDArray[np.floating[Any]]
 
 
-def top_lists(reference: Numbers, exported: Numbers, length: int) -> dict[str, float | int]:
+def top_lists(reference: Numbers, exported: Numbers, length: int, error: float = 0.0) -> dict[str, float | int]:
     """Compare the first `K` of many lists.
 
     Args:
         reference: (lists * length,) logits, list after list.
         exported: Logits of the same rows.
         length: Rows a list.
+        error: Differences of logits that mean nothing, relative to the logit from 16 on; at least `TIE` counts so.
 
     Returns:
         `lists` and their `length`; `overlap_mean` and `overlap_min`, the share of the exported top `K` that the
@@ -32,7 +33,8 @@ def top_lists(reference: Numbers, exported: Numbers, length: int) -> dict[str, f
     k = min(K, length)
     first, second = (np.argsort(-x, axis=1, kind="stable")[:, :k] for x in (ours, theirs))
     last = np.take_along_axis(ours, first[:, -1:], axis=1)
-    overlap = (np.take_along_axis(ours, second, axis=1) >= last - TIE).mean(axis=1)
+    tie = np.maximum(TIE, error * np.maximum(1.0, np.abs(last) / 16.0))
+    overlap = (np.take_along_axis(ours, second, axis=1) >= last - tie).mean(axis=1)
     return {
         "lists": len(ours),
         "length": length,

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.errors import ConfigurationError, DataError
+from lightning_mp.export.candidate_lists import item_columns
 from lightning_mp.export.encoded_rows import EncodedRows
+from lightning_mp.export.judged_rows import JudgedRows, slices_of
 from lightning_mp.schema import FeatureSchema
 
 _SPLITS = ("test", "validation", "train")
@@ -61,3 +63,22 @@ class RealRows:
                 labels = np.array(table.labels[:count, 0], dtype=np.float32) if table.labels.shape[1] else None
                 return cls(schema=schema, vocabularies=vocabularies, split=split, rows=rows, labels=labels)
         raise DataError(f"store `{store.path}` has no split with two rows or more", "prepare it from more data")
+
+    def judged(self) -> JudgedRows:
+        """The same rows, with the sizes of their vocabularies, the item's columns, and slices of them."""
+        columns = {
+            feature.name: np.where(
+                self.rows.ids[:, column] == 0,
+                "",
+                self.vocabularies[feature.name].decode(self.rows.ids[:, column]).astype(np.str_),
+            )
+            for column, feature in enumerate(self.schema.ids)
+        }
+        return JudgedRows(
+            split=self.split,
+            rows=self.rows,
+            labels=self.labels,
+            sizes={"ids": [feature.vocabulary_size or 0 for feature in self.schema.ids]} if self.schema.ids else {},
+            items=item_columns(self.schema),
+            slices=slices_of(columns, self.labels),
+        )

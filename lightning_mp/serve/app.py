@@ -61,6 +61,7 @@ class ScoringApp:
             raise ConfigurationError(f"`name` cannot be {name!r}: it is one part of a URL", "give a name without `/`")
         self._json = require("orjson", "serve")
         self._inputs, self._outputs = scorer.inputs, scorer.manifest.outputs
+        self._completed = scorer.completed
         self._batcher = MicroBatcher(scorer, max_queued_rows=max_queued_rows)
         self._max_body_bytes, self._max_rows = max_body_bytes, max_rows
         self._name = name
@@ -137,7 +138,7 @@ class ScoringApp:
         rows = request["rows"]
         if isinstance(rows, list) and len(rows) > self._max_rows:
             raise too_many_rows(len(rows), self._max_rows)
-        scores = await self._batcher.score(columns_of_rows(self._inputs, rows), len(rows))
+        scores = await self._batcher.score(columns_of_rows(self._inputs, self._completed(rows)), len(rows))
         return {"scores": scores.score, "logits": scores.logit}
 
     async def _infer(self, request: dict[str, Any]) -> object:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lightning_mp.bundle import Datatype, RawInput
+from lightning_mp.manifest import Datatype, RawInput
 from lightning_mp.serve.request_error import RequestError
 
 MISSING: Final[dict[Datatype, str | int | float]] = {"BYTES": "", "INT64": -(2**63), "FP64": nan}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from lightning_mp.bundle import Datatype, Manifest, RawInput
+from lightning_mp.manifest import Datatype, Manifest, RawInput
 from lightning_mp.serve.columns import MISSING, checked_column, shown, unknown_name
 from lightning_mp.serve.request_error import RequestError
 from lightning_mp.serve.scorer import Scores

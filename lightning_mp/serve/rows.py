@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_mp.bundle import RawInput
+from lightning_mp.manifest import RawInput
 from lightning_mp.serve.columns import checked_column, shown, unknown_name
 from lightning_mp.serve.request_error import RequestError
 

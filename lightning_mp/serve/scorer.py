@@ -10,10 +10,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_mp.bundle import Bundle, Datatype, Manifest, RawInput
+from lightning_mp.bundle import Bundle
 from lightning_mp.errors import BundleError
 from lightning_mp.hardware.session import open_session
+from lightning_mp.manifest import Datatype, Manifest, RawInput
 from lightning_mp.serve.columns import MISSING
+from lightning_mp.serve.latest_features import LatestFeatures
 from lightning_mp.serve.request_error import RequestError
 from lightning_mp.serve.rows import columns_of_rows
 
@@ -55,6 +57,7 @@ class Scorer:
         self.bundle = bundle
         self._session = _session(bundle)
         self._outputs = list(bundle.manifest.outputs)
+        self.latest = LatestFeatures(bundle)
         for rows in _WARM_UP:
             try:
                 self.run({spec.name: [MISSING[spec.datatype]] * rows for spec in self.inputs}, rows)
@@ -86,7 +89,8 @@ class Scorer:
         """Score rows of raw values.
 
         Args:
-            rows: One mapping a row, `{name: value}`; a name left out, or null, is a missing value.
+            rows: One mapping a row, `{name: value}`; null is a missing value, and so is a name left out, unless the
+                bundle's tables know it of the row's user or item.
 
         Returns:
             Finite logits and scores, in the order of the rows.
@@ -94,7 +98,11 @@ class Scorer:
         Raises:
             RequestError: A name is unknown, a value breaks the rules of its type, or a score is not finite.
         """
-        return self.run(columns_of_rows(self.inputs, rows), len(rows))
+        return self.run(columns_of_rows(self.inputs, self.completed(rows)), len(rows))
+
+    def completed(self, rows: Any) -> Any:
+        """Rows with what they leave out filled in from the bundle's tables; what is no list of rows stays as it is."""
+        return self.latest.complete(rows) if len(self.latest) and isinstance(rows, list | tuple) else rows
 
     def run(self, columns: Mapping[str, Sequence[Any]], rows: int) -> Scores:
         """Score columns that `checked_column` made.
@@ -134,6 +142,11 @@ def require_finite(scores: Scores) -> None:
 
 def _session(bundle: Bundle) -> Any:
     path = bundle.pipeline
+    if not bundle.has_pipeline:
+        raise BundleError(
+            f"`{bundle.path}` has no `{path.name}`: it was exported without a feature store",
+            f"call `{bundle.model.name}` with ONNX Runtime, or export with `export_bundle` and a feature store",
+        )
     session = open_session(path, "cpu")  # text and vocabularies have no kernels elsewhere
     told = {spec.name: _ONNX[spec.datatype] for spec in bundle.manifest.inputs}
     found = {entry.name: entry.type for entry in session.get_inputs()}

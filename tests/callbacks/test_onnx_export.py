@@ -242,7 +242,7 @@ def test_it_works_in_the_other_trainer_package(store, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"precision": "fp8"}, "`precision` must be one of 'fp32', 'fp16-storage', 'auto', got 'fp8'"),
+        ({"precision": "fp8"}, "`precision` must be one of 'auto', 'fp32', 'fp16-storage', 'fp16-mixed', 'int8-dynamic', got 'fp8'"),
         ({"target": "cuda-sm90"}, "`target` must be one of 'this', got 'cuda-sm90'"),
     ],
 )

@@ -110,7 +110,8 @@ def test_it_says_what_it_wrote_how_well_and_what_to_do_next(store, checkpoint, t
 
 def test_check_passes_a_whole_bundle_and_fails_a_damaged_one(bundle, tmp_path, capsys):
     assert main(["check", str(bundle)]) == 0
-    assert capsys.readouterr().out.count("ok  ") == 6
+    shown = capsys.readouterr().out
+    assert (shown.count("ok  "), "FAIL" in shown) == (10, False)
     assert main(["check", str(bundle), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
     damaged = Path(shutil.copytree(bundle, tmp_path / "damaged"))
@@ -125,9 +126,16 @@ def test_check_passes_a_whole_bundle_and_fails_a_damaged_one(bundle, tmp_path, c
 
 
 def test_check_refuses_a_target_that_it_cannot_judge(bundle, capsys):
-    code, said = refused(capsys, "check", bundle, "--target", "cuda-sm90")
+    code, said = refused(capsys, "check", bundle, "--target", "cuda-sm42")
     assert code == 2
-    assert "cuda-sm90" in said
+    assert "cuda-sm42" in said
+
+
+def test_check_judges_hardware_that_is_not_there(bundle, capsys):
+    assert main(["check", str(bundle), "--target", "cuda-sm80"]) == 0
+    shown = capsys.readouterr().out
+    assert "compute capability  8.0" in " ".join(shown.split()).replace("compute capability ", "compute capability  ")
+    assert "use_tf32=0" in shown
 
 
 def test_what_is_no_checkpoint_is_refused_in_one_sentence(store, tmp_path, capsys):

@@ -11,7 +11,7 @@ from lightning_mp.cli.main import main
 def test_the_table_tells_processor_memory_and_the_truth_about_providers(capsys):
     assert main(["hardware"]) == 0
     shown = capsys.readouterr().out
-    for words in ("processor", "GiB", "float16 on the CPU", "GPU", "CPUExecutionProvider", "runs"):
+    for words in ("processor", "GiB", "float16 on the CPU", "GPU", "TF32 in torch", "CPUExecutionProvider", "runs"):
         assert words in shown
 
 
@@ -19,7 +19,7 @@ def test_json_carries_the_same_facts(capsys):
     assert main(["hardware", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["cores"] == len(os.sched_getaffinity(0))
-    assert {"machine", "cpu", "cpu_flags", "memory_bytes", "gpus", "providers", "versions"} == set(record) - {"cores"}
+    assert {"machine", "cpu", "cpu_flags", "memory_bytes", "gpus", "providers", "versions", "tf32"} == set(record) - {"cores"}
     (cpu,) = [provider for provider in record["providers"] if provider["name"] == "CPUExecutionProvider"]
     assert cpu == {"name": "CPUExecutionProvider", "device": True, "loaded": True, "runs": True, "reason": ""}
 

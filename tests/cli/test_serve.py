@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lightning_mp.bundle import SAMPLES, Bundle, Manifest, seal
+from lightning_mp.bundle import SAMPLES, Bundle, seal
 from lightning_mp.cli.serve import main, sample_row
 from lightning_mp.errors import BundleError, ConfigurationError, EnvironmentMismatchError
+from lightning_mp.manifest import Manifest
 
 SERVE = [sys.executable, "-m", "lightning_mp", "serve"]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from torch import nn
 
 from lightning_mp.bundle import Bundle
 from lightning_mp.data import transforms
@@ -88,6 +89,39 @@ def make_store(folder: Path, *, rows: int = 900, seed: int | None = None) -> Pre
     return Prepared(store, store.schema, words, raw)
 
 
+class Crosses(nn.Module):
+    """Cross layers as many projects write them: no thought of float16."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, first):
+        x = first
+        for layer in self.layers:
+            x = first * layer(x) + x
+        return x
+
+
+class PlainDCN(nn.Module):
+    """Somebody else's DCN; `scale` multiplies its dense inputs."""
+
+    def __init__(self, schema: FeatureSchema, *, scale: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.schema, self.scale = schema, scale
+        self.tables = nn.ModuleList(nn.Embedding(f.vocabulary_size or 1, 4) for f in schema.ids)
+        width = 4 * len(schema.ids) + schema.dense_width
+        self.cross = Crosses(width, 3)
+        self.deep = nn.Sequential(nn.Linear(width, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.head = nn.Linear(width + 8, 1)
+
+    def forward(self, batch):
+        looked_up = [table(ids) for table, ids in zip(self.tables, batch["ids"].unbind(1), strict=True)]
+        x = torch.cat([*looked_up, batch["dense"] * self.scale], dim=1)
+        return self.head(torch.cat([self.cross(x), self.deep(x)], dim=1)).squeeze(1)
+
+
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return make_store(tmp_path_factory.mktemp("store") / "shop")
@@ -102,6 +136,11 @@ def network(prepared: Prepared) -> DCNv2:
 def bundle(prepared: Prepared, network: DCNv2, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """An exported float32 bundle; read only."""
     return export_bundle(network, tmp_path_factory.mktemp("bundle") / "fp32", store=prepared.store)
+
+
+@pytest.fixture(scope="session")
+def plain_dcn() -> type[PlainDCN]:
+    return PlainDCN
 
 
 @pytest.fixture

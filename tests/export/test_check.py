@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_mp.bundle import Manifest, seal
+from lightning_mp.bundle import seal
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.export.check import CheckReport, check_bundle
+from lightning_mp.manifest import Manifest
 
 
 def sealed_again(folder: Path, **changes: object) -> None:
@@ -31,7 +32,7 @@ def test_a_whole_bundle_passes_every_question(bundle):
     details = {finding.name: finding.detail for finding in report.findings}
     assert list(details) == [
         "files", "manifest in the graphs", "number formats", "session of model.onnx", "session of pipeline.onnx",
-        "sample answers",
+        "sample answers", "float16 arithmetic", "operators", "processor", "versions",
     ]  # fmt: skip
     assert "nodes on CPUExecutionProvider" in details["session of pipeline.onnx"]
     assert details["sample answers"].startswith("12 rows within 0.0e+00")

@@ -11,17 +11,8 @@ from lightning_mp.errors import ConfigurationError
 from lightning_mp.export import core_graph
 from lightning_mp.export.core_graph import write_core
 from lightning_mp.export.encoded_rows import EncodedRows, session_logits
-from lightning_mp.export.graph_precision import initializer_types, refuse_half_arithmetic
+from lightning_mp.export.graph_precision import check_precision, initializer_types
 from lightning_mp.hardware.session import open_session
-from lightning_mp.schema import Feature, FeatureSchema
-
-
-def schema(*sizes: int, dense: int = 2) -> FeatureSchema:
-    ids = [Feature(name=f"id{n}", kind="id", role="user", source_dtype="int64", stored_dtype="int32",
-                   vocabulary_size=size) for n, size in enumerate(sizes)]  # fmt: skip
-    numbers = [Feature(name=f"x{n}", kind="numeric", role="item", source_dtype="double", stored_dtype="float32",
-                       missing_value=0.0) for n in range(dense)]  # fmt: skip
-    return FeatureSchema(features=(*ids, *numbers))
 
 
 class Fused(nn.Module):
@@ -47,7 +38,7 @@ def sample(rows: int, sizes: tuple[int, ...]) -> EncodedRows:
 def test_ids_outside_of_their_own_table_read_row_0_of_it(tmp_path, recwarn):
     sizes = (5, 7, 2)
     network = Fused(sizes).eval()
-    write_core(network, schema(*sizes), sample(4, sizes).tensors(), tmp_path / "model.onnx")
+    write_core(network, {"ids": sizes}, sample(4, sizes).tensors(), tmp_path / "model.onnx")
     session = open_session(tmp_path / "model.onnx")
     rows = sample(64, sizes)
     rows.ids[::2, 0] = 5  # in the fused table: row 0 of the next field
@@ -61,7 +52,7 @@ def test_ids_outside_of_their_own_table_read_row_0_of_it(tmp_path, recwarn):
 
 
 def test_names_batch_and_outputs_are_ours_and_nothing_of_this_machine_is_in_the_file(tmp_path, capfd, caplog):
-    write_core(Fused((4,)).eval(), schema(4), sample(3, (4,)).tensors(), tmp_path / "model.onnx")
+    write_core(Fused((4,)).eval(), {"ids": [4]}, sample(3, (4,)).tensors(), tmp_path / "model.onnx")
     session = open_session(tmp_path / "model.onnx")
     assert [(i.name, i.type, i.shape) for i in session.get_inputs()] == [
         ("ids", "tensor(int64)", ["batch", 1]),
@@ -86,15 +77,15 @@ def test_names_batch_and_outputs_are_ours_and_nothing_of_this_machine_is_in_the_
 
 def test_large_weights_stand_in_a_file_beside(tmp_path, monkeypatch):
     monkeypatch.setattr(core_graph, "EXTERNAL_FROM", 100)
-    write_core(Fused((40,)).eval(), schema(40), sample(3, (40,)).tensors(), tmp_path / "model.onnx")
+    write_core(Fused((40,)).eval(), {"ids": [40]}, sample(3, (40,)).tensors(), tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx.data").stat().st_size >= 40 * 3 * 4
     assert open_session(tmp_path / "model.onnx").run(["score"], sample(5, (40,)).feeds)[0].shape == (5,)
 
 
 def test_a_caller_s_autocast_does_not_get_into_the_file(tmp_path):
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        write_core(Fused((4,)).eval(), schema(4), sample(3, (4,)).tensors(), tmp_path / "model.onnx")
-    refuse_half_arithmetic(tmp_path / "model.onnx", frozenset())
+        write_core(Fused((4,)).eval(), {"ids": [4]}, sample(3, (4,)).tensors(), tmp_path / "model.onnx")
+    check_precision(tmp_path / "model.onnx", frozenset())
 
 
 def test_an_autocast_region_inside_forward_is_refused(tmp_path):
@@ -103,9 +94,9 @@ def test_an_autocast_region_inside_forward_is_refused(tmp_path):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 return super().forward(batch).float()
 
-    write_core(Half((4,)).eval(), schema(4), sample(3, (4,)).tensors(), tmp_path / "model.onnx")
+    write_core(Half((4,)).eval(), {"ids": [4]}, sample(3, (4,)).tensors(), tmp_path / "model.onnx")
     with pytest.raises(ConfigurationError, match="casts to BFLOAT16: `forward` opens an autocast region"):
-        refuse_half_arithmetic(tmp_path / "model.onnx", frozenset())
+        check_precision(tmp_path / "model.onnx", frozenset())
 
 
 @pytest.mark.parametrize("answer", [lambda x: x.unsqueeze(1), lambda x: x.half(), lambda x: x.sum()])
@@ -115,7 +106,7 @@ def test_another_answer_than_one_float32_logit_a_row_is_refused(tmp_path, answer
             return answer(super().forward(batch))
 
     with pytest.raises(ConfigurationError, match="`Other`: logit of 3 rows is"):
-        write_core(Other((4,)).eval(), schema(4), sample(3, (4,)).tensors(), tmp_path / "model.onnx")
+        write_core(Other((4,)).eval(), {"ids": [4]}, sample(3, (4,)).tensors(), tmp_path / "model.onnx")
 
 
 def test_control_flow_on_values_is_refused_in_one_line(tmp_path, capfd):
@@ -125,7 +116,7 @@ def test_control_flow_on_values_is_refused_in_one_line(tmp_path, capfd):
             return logits * 2 if logits.sum() > 0 else logits
 
     with pytest.raises(ConfigurationError, match="torch cannot export `Branches`: ") as caught:
-        write_core(Branches((4,)).eval(), schema(4), sample(3, (4,)).tensors(), tmp_path / "model.onnx")
+        write_core(Branches((4,)).eval(), {"ids": [4]}, sample(3, (4,)).tensors(), tmp_path / "model.onnx")
     assert "\n" not in caught.value.problem
     assert capfd.readouterr() == ("", "")
 
@@ -135,6 +126,6 @@ def test_a_score_of_the_module_s_own_is_exported(tmp_path):
         def score(self, logits):
             return torch.sigmoid(logits * 0.5 - 1.0)
 
-    write_core(Calibrated((4,)).eval(), schema(4), sample(3, (4,)).tensors(), tmp_path / "model.onnx")
+    write_core(Calibrated((4,)).eval(), {"ids": [4]}, sample(3, (4,)).tensors(), tmp_path / "model.onnx")
     logit, score = open_session(tmp_path / "model.onnx").run(["logit", "score"], sample(6, (4,)).feeds)
     np.testing.assert_allclose(score, 1 / (1 + np.exp(-(logit * 0.5 - 1.0))), rtol=1e-5)

