@@ -105,8 +105,9 @@ def _kind(statistics: ColumnStatistics, thresholds: Thresholds) -> tuple[Transfo
         return "power_of_two", "tiny numbers: an exact scale lifts them into float16's normal range"
     centre = statistics.quantiles["0.5"]
     span = max((statistics.maximum or 0.0) - centre, centre - (statistics.minimum or 0.0))
-    middle = statistics.quantiles["0.99"] - statistics.quantiles["0.01"]
-    if middle and span > 100.0 * middle and (statistics.typical_ratio or 1e9) < 100.0:
+    # What the transform clips to; where more rows lie beyond, they are no outliers.
+    middle = statistics.quantiles["0.999"] - statistics.quantiles["0.001"]
+    if middle and span > 50.0 * middle and (statistics.typical_ratio or 1e9) < 100.0:
         return "robust_clip", "few numbers lie far outside the others"
     if ratio > thresholds.ratio or (largest > 2048.0 and ratio > 100.0):
         return ("signed_log", "both signs over many magnitudes") if signed else ("log1p_zscore", "many magnitudes")
@@ -124,7 +125,9 @@ def _judged(
     after = statistics
     if kind != "none":
         column = transforms.apply(transform, centres)
-        after = weighted_statistics(column[..., 0] if transforms.width(kind) == 2 else column, counts)
+        if transforms.width(kind) == 2:  # where the flag stands, the size says nothing
+            column, counts = column[centres != 0, 0], counts[centres != 0]
+        after = weighted_statistics(column, counts)
     loss = after.formats["float16"]
     nothing_lost = not loss.overflowed and not loss.flushed and (loss.noise is None or loss.noise <= 2.0**-8)
     score = column_score(after, policy)
@@ -158,7 +161,7 @@ def points(state: NumberState) -> tuple[Float64, Counts]:
     inside = low[:, None] + (high - low)[:, None] * (shares[:-1] + jitter / each)
     steps = np.floor(counts[:, None] * shares + 0.5).astype(np.int64)
     split: Counts = steps[:, 1:] - steps[:, :-1]
-    values, weights = inside.ravel(), split.ravel()
+    values, weights = np.trunc(inside.ravel()) if state.whole else inside.ravel(), split.ravel()
     values, weights = values[weights > 0], weights[weights > 0]
     values[0], values[-1] = float(state.low), float(state.high)
     return values, weights

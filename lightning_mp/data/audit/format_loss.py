@@ -42,17 +42,19 @@ class FormatLoss:
         if zeros:
             self.seen[0] = True
 
-    def update(self, single: npt.NDArray[np.float32], values: npt.NDArray[Any], *, whole: bool) -> None:
+    def update(
+        self, single: npt.NDArray[np.float32], values: npt.NDArray[Any], integers: npt.NDArray[np.float32] | None
+    ) -> None:
         """Take in numbers.
 
         Args:
             single: (N,) as float32; not zero, not NaN.
             values: (N,) the same as they came: float32, float64 or int64, finite.
-            whole: Whether the column is still one of integers.
+            integers: Those of them that are different, repeats allowed; `None` where the column has other numbers.
         """
         cast = rounded(single, self.number_format)
-        if whole:
-            self._see(cast)
+        if integers is not None:
+            self._see(cast if integers is single else rounded(integers, self.number_format))
         size = np.abs(cast)
         if size.max() == np.inf:
             kept = size < np.inf
@@ -67,10 +69,13 @@ class FormatLoss:
         given = values if values.dtype == np.float32 else values.astype(np.float64)
         away = np.abs(cast - given)
         self.exact += len(away) - int(np.count_nonzero(away))
-        self.squared_error += float(np.square(away, dtype=np.float64).sum())
+        doubles = away.astype(np.float64)
+        np.square(doubles, out=doubles)
+        self.squared_error += float(doubles.sum())
         np.divide(away, np.abs(given), out=away)
-        tops = top_halves(np.minimum(away, away.dtype.type(1.0)).astype(np.float32, copy=False))
-        self.errors += np.bincount(tops, minlength=_ERRORS)
+        counts = np.bincount(top_halves(away.astype(np.float32, copy=False)), minlength=_ERRORS)
+        self.errors += counts[:_ERRORS]
+        self.errors[-1] += int(counts[_ERRORS:].sum())
 
     def _see(self, cast: npt.NDArray[np.float32]) -> None:
         if self.number_format.exponent_bits == 8:

@@ -121,7 +121,7 @@ def _card(column: ColumnReport, policy: str) -> Markup:
 def _picture(column: ColumnReport) -> Markup:
     counts = column.statistics.magnitudes
     low, high = min(_AXIS[0], *counts), max(_AXIS[1], max(counts) + 1)
-    edges = list(range(low, high + 1))
+    edges = list(range(min(counts), max(counts) + 2))
     return histogram(
         [float(edge) for edge in edges],
         [math.log10(1 + counts.get(edge, 0)) for edge in edges[:-1]],  # the tails count, and a plain scale hides them

@@ -121,8 +121,9 @@ class NumberState:
         if len(finite):
             size = np.abs(single if finite.dtype == np.float32 else finite.astype(np.float64))
             self.smallest = min(self.smallest, float(size.min()))
+            integers = _integers(single) if self.whole else None
             for loss in self.losses.values():
-                loss.update(single, finite, whole=self.whole)
+                loss.update(single, finite, integers)
 
     def _moments(self, doubles: npt.NDArray[np.float64]) -> None:
         count = len(doubles)
@@ -187,6 +188,15 @@ class NumberState:
         for name, loss in self.losses.items():
             loss.merge(other.losses[name])
         self.distinct.merge(other.distinct)
+
+
+def _integers(single: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The integers that occur, each once where they lie close together."""
+    low, high = float(single.min()), float(single.max())
+    if high - low >= 1 << 16:
+        return single
+    counts = np.bincount((single - np.float32(low)).astype(np.intp))
+    return (np.flatnonzero(counts) + low).astype(np.float32)
 
 
 def pooled(one: tuple[int, float, float], other: tuple[int, float, float]) -> tuple[int, float, float]:

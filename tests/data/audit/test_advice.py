@@ -34,7 +34,11 @@ def shapes() -> dict[str, tuple[np.ndarray, str]]:
         "both signs": (rng.choice([-1, 1], n) * rng.lognormal(3, 4, n), "signed_log"),
         "tiny": (rng.uniform(1e-8, 1e-6, n), "power_of_two"),
         "bursts": (np.where(rng.random(n) < 0.95, 0.0, rng.lognormal(10, 2, n)), "log1p_flag"),
-        "outliers": (np.where(rng.random(n) < 0.001, 4e4, rng.normal(50, 1, n)), "robust_clip"),
+        "outliers": (np.where(rng.random(n) < 0.0005, 4e4, rng.normal(50, 1, n)), "robust_clip"),
+        "two shapes": (
+            np.where(rng.random(n) < 0.005, rng.integers(2000, 30000, n), rng.poisson(2, n) + 1.0),
+            "log1p_zscore",
+        ),
         "stamps": (rng.uniform(1.6e9, 1.7e9, n), "zscore"),
     }
 
@@ -46,7 +50,7 @@ def test_the_advised_transform_brings_the_column_into_range(name):
         advice = advice_of(values, policy=policy)
         assert advice.transform.kind == kind
         assert advice.stored == "float16"
-        assert advice.score > (75 if name == "bursts" else 95), policy
+        assert advice.score > 95, policy
         assert advice.score >= column_score(column_statistics(state_of(values)), policy) - 1e-9
 
 
@@ -55,7 +59,7 @@ def test_the_forecast_from_bins_equals_a_second_pass(name):
     values, _ = shapes()[name]
     advice = advice_of(values)
     column = transforms.apply(advice.transform, values)
-    real = column_statistics(state_of(column[:, 0] if column.ndim == 2 else column))
+    real = column_statistics(state_of(column[column[:, 1] == 0, 0] if column.ndim == 2 else column))
     for number_format in FORMAT_OF.values():
         told, measured = advice.formats[number_format], real.formats[number_format]
         assert (told.overflowed, told.flushed) == (measured.overflowed, measured.flushed)
