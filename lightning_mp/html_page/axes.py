@@ -38,7 +38,7 @@ class Axes:
         for tick in y_ticks:
             y = self.at(x_ticks[0], tick)[1]
             drawing.add('<path d="M{} {}H{}" stroke="{}"/>', self.left, y, self.right, colour("grid"))
-            drawing.text(self.left - 8, y + 4, f"{2.0**tick:,.10g}" if log2_y else f"{tick:,g}", anchor="end")
+            drawing.text(self.left - 8, y + 4, _power(tick) if log2_y else f"{tick:,g}", anchor="end")
         for tick in x_ticks:
             drawing.text(self.at(tick, y_ticks[0])[0], self.bottom + 18, f"{tick:,g}")
         drawing.text((self.left + self.right) / 2, drawing.height - 8, x_label)
@@ -61,3 +61,9 @@ def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     step = max(1, round(step)) if whole else step
     first, last = math.floor(low / step), math.ceil(high / step)
     return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+
+
+def _power(tick: float) -> str:
+    """A power of two, written out where that is short enough to stand beside the axis."""
+    written = f"{2.0**tick:,.10g}"
+    return written if len(written) <= 7 else f"2^{tick:g}"

@@ -110,3 +110,12 @@ def test_bars_stand_on_both_sides_of_zero_and_undefined_is_written():
 
 def test_the_same_input_gives_the_same_text():
     assert scale_chart() == scale_chart()
+
+
+def test_ticks_of_a_long_logarithmic_axis_are_powers_that_fit_beside_it():
+    points = [(step, 2.0 ** (16 - step)) for step in range(160)]
+    svg = str(line_chart([Line(name="a", points=points)], title="t", x_label="x", y_label="y", log2_y=True))
+    ticks = re.findall(r'text-anchor="end"[^>]*>([^<]+)<', svg)
+    assert "1" in ticks
+    assert any(tick.startswith("2^-") for tick in ticks)
+    assert max(map(len, ticks)) <= 7
