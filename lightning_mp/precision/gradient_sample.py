@@ -78,6 +78,8 @@ class GradientSample:
         self._samples = samples
         self._handles: list[RemovableHandle] = []
         self._taken: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        self._sizes: list[int] = []
+        self._bins = torch.empty(0, dtype=torch.int32)
 
     def attach(self) -> None:
         """Put the hooks on, after the forward pass."""
@@ -98,24 +100,28 @@ class GradientSample:
         samples, least, most = zip(*taken.values(), strict=True)
         device = samples[0].device
         values = torch.cat([sample.to(device) for sample in samples])
-        sizes = torch.tensor([sample.numel() for sample in samples])
-        owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(device)
-        exponents = (values.view(torch.int32) >> FLOAT32.fraction_bits) & (_BINS - 1)
-        changed = (values != values.half().float()) & torch.isfinite(values)
-        counts = torch.bincount(owner * _BINS + exponents, minlength=len(taken) * _BINS)
-        differing = torch.bincount(owner, weights=changed.float(), minlength=len(taken))
+        bins = (values.view(torch.int32) >> FLOAT32.fraction_bits) & (_BINS - 1)
+        bins += (values != values.half().float()).int().mul_(_BINS)  # what float16 cannot hold is counted apart
+        bins += self._first_bins([sample.numel() for sample in samples], device)
+        counts = torch.bincount(bins, minlength=len(taken) * 2 * _BINS)
         largest = torch.maximum(torch.stack(list(most)), -torch.stack(list(least))).to(device)
-        flat = torch.cat([counts.double(), differing.double(), largest.double()]).cpu()
-        table = flat[: len(taken) * _BINS].long().view(len(taken), _BINS)
-        differs, biggest = (part.tolist() for part in flat[len(taken) * _BINS :].view(2, -1))
-        told = (table[:, 1:-1].sum(1) >= MEANINGFUL_VALUES).tolist()
+        flat = torch.cat([counts.double(), largest.double()]).cpu()
+        table = flat[: -len(taken)].long().view(len(taken), 2, _BINS)
+        differs = table[:, 1, :-1].sum(1).tolist()
+        told = (table[:, :, 1:-1].sum((1, 2)) >= MEANINGFUL_VALUES).tolist()
         return ExponentHistogram(
-            counts=dict(zip(taken, table.tolist(), strict=True)),
+            counts=dict(zip(taken, table.sum(1).tolist(), strict=True)),
             from_float16=frozenset(
                 name for name, enough, other in zip(taken, told, differs, strict=True) if enough and not other
             ),
-            largest=dict(zip(taken, biggest, strict=True)),
+            largest=dict(zip(taken, flat[-len(taken) :].tolist(), strict=True)),
         )
+
+    def _first_bins(self, sizes: list[int], device: torch.device) -> Tensor:
+        if self._sizes != sizes or self._bins.device != device:
+            starts = torch.arange(len(sizes), dtype=torch.int32) * 2 * _BINS
+            self._sizes, self._bins = sizes, torch.repeat_interleave(starts, torch.tensor(sizes)).to(device)
+        return self._bins
 
     def _hook(self, name: str) -> object:
         def take(gradient: Tensor) -> None:
