@@ -26,6 +26,7 @@ from lightning_mp.data.synthetic.write import write_log
 from lightning_mp.data.time_split import TimeSplit
 from lightning_mp.datamodules.resumable_loader import ResumableLoader
 from lightning_mp.datamodules.row_order import Shuffle
+from lightning_mp.datamodules.sampled_negatives import SampledNegatives
 from lightning_mp.datamodules.store_dataset import StoreDataset
 from lightning_mp.errors import ConfigurationError, DataError
 from lightning_mp.schema import FeatureSchema
@@ -69,6 +70,7 @@ class RankingDataModule(pl.LightningDataModule):
         shuffle: Order of the training rows: `"global"`; `"block"`, which reads neighbouring rows together and is about
             twice as fast, as good on a store's rows, and right for stores larger than memory; `"none"`.
         seed: Of the order of the training rows.
+        sampled_negatives: Adds `negatives` to training batches, drawn anew each epoch by the loader.
         num_workers: Processes that make batches. A store's rows need none: a thread gathers them ahead.
 
     Raises:
@@ -108,6 +110,7 @@ class RankingDataModule(pl.LightningDataModule):
         batch_size: int = 4096,
         shuffle: Literal["global", "block", "none"] = "global",
         seed: int = 0,
+        sampled_negatives: SampledNegatives | None = None,
         num_workers: int = 0,
     ) -> None:
         super().__init__()
@@ -137,6 +140,7 @@ class RankingDataModule(pl.LightningDataModule):
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
+        self.sampled_negatives = sampled_negatives
         self.num_workers = num_workers
         self._manifest: StoreManifest | None = None
 
@@ -218,7 +222,11 @@ class RankingDataModule(pl.LightningDataModule):
         if not manifest.rows(split):
             raise DataError(f"the store `{self.store.path}` has no {split} rows", "change `split`")
         return ResumableLoader(
-            StoreDataset(self.store.load(split, manifest.version), with_items=with_items),
+            StoreDataset(
+                self.store.load(split, manifest.version),
+                with_items=with_items,
+                negatives=self.sampled_negatives if split == "train" else None,
+            ),
             batch_size=self.batch_size,
             shuffle=shuffle,
             seed=self.seed,

@@ -45,7 +45,7 @@ class ResumableLoader:
         seed: Of the order.
         num_workers: Processes that make batches; for datasets whose rows cost more than a gather.
         prefetch_batches: How many reads, of a batch or a few, the thread is ahead; 0 for no thread. Left out: 2, and 0
-            for the stored order on a CPU, where a batch is copied sooner than handed over.
+            on a CPU unless rows are shuffled globally: neighbours are copied sooner than handed over.
         pin_memory: Hand batches out in page-locked memory, from which a GPU copies without waiting.
         num_replicas: Processes that train.
         rank: This process's place among them.
@@ -98,7 +98,7 @@ class ResumableLoader:
         self.pin_memory = pin_memory
         self.prefetch_batches = prefetch_batches
         if prefetch_batches is None:
-            self.prefetch_batches = 0 if shuffle == "none" and not pin_memory else 2
+            self.prefetch_batches = 2 if shuffle == "global" or pin_memory else 0
         self.epoch = 0
         self._given = 0
         self._start = 0

@@ -14,50 +14,61 @@ from lightning_mp.errors import ConfigurationError
 Shuffle = Literal["global", "block", "none"]
 
 _SEEDS_PER_EPOCH = 1_000_003  # a prime, so that neighbouring seeds do not share orders over any run's epochs
-_WINDOW: Final = 16_384  # rows that are mixed at a time in block mode: 2 MiB of 64 float16 columns, about a cache
-_RUN: Final = 16  # neighbouring rows that stay together in block mode, in one epoch: 2 KiB of 64 float16 columns
+_RUN: Final = 128  # neighbouring rows that block mode keeps together in an epoch: 16 KiB of 64 float16 columns
+_PIECE: Final = 16  # runs that lie side by side in the store and are read about the same time
+_MIXED: Final = 128  # runs that are mixed: 16,384 rows out of 8 places in the store
 _GATHERED: Final = 16_384  # rows that are gathered at a time: what Python does for a batch then weighs little
 _COPIED: Final = 4096  # rows that are copied at a time: they stay in a core's own cache
-_BLOCKS: Final = 8  # pieces of the store that a window is read from, at most
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Rows of a few batches that are read at once.
+    """Rows of a few batches that are read at once: a span, or runs and after them single rows.
 
     Args:
-        pieces: Row numbers from and to (exclusive) of neighbouring rows, read one after the other; `None` for rows from
-            anywhere.
-        places: Which runs of the pieces' rows, laid end to end, come when, int64; rows beyond the last full run come
-            last; `None` for all as they are. Without pieces: the row numbers.
         sizes: Rows of each batch.
-        run: Rows that stay together.
-        skipped: Batches at the beginning that are not wanted.
+        span: First and last (exclusive) row of neighbours; then there is nothing else.
+        runs: Numbers of runs of 128 neighbours, counted from row `shift`, int64.
+        shift: The row that run 0 begins at.
+        skip: Rows at the beginning of the first run that belong to the batch before.
+        single: Row numbers, int64.
     """
 
-    pieces: tuple[tuple[int, int], ...] | None
-    places: Tensor | None
     sizes: list[int]
-    run: int = 1
-    skipped: int = 0
+    span: tuple[int, int] | None = None
+    runs: Tensor | None = None
+    shift: int = 0
+    skip: int = 0
+    single: Tensor | None = None
 
     def rows(self) -> Tensor:
         """The row numbers, (rows,) int64."""
-        if self.pieces is None:
-            return torch.empty(0, dtype=torch.int64) if self.places is None else self.places
-        rows = torch.cat([torch.arange(*piece) for piece in self.pieces])
-        if self.places is None:
-            return rows
-        full = len(self.places) * self.run
-        return torch.cat([rows[:full].view(-1, self.run)[self.places].flatten(), rows[full:]])
+        if self.span is not None:
+            return torch.arange(*self.span)
+        rows = [] if self.single is None else [self.single]
+        if self.runs is not None:
+            rows.insert(0, (self.shift + self.runs[:, None] * _RUN + torch.arange(_RUN)).flatten())
+        return torch.cat(rows).narrow(0, self.skip, sum(self.sizes))
+
+    def gather(self, matrix: Tensor) -> Tensor:
+        """The rows of a matrix, (rows, width): a run is one copy."""
+        if self.span is not None:
+            return matrix[slice(*self.span)].clone()
+        parts = [] if self.single is None else [matrix.index_select(0, self.single)]
+        if self.runs is not None:
+            count, width = (len(matrix) - self.shift) // _RUN, matrix.shape[1]
+            whole = matrix.narrow(0, self.shift, count * _RUN).view(count, _RUN * width)
+            parts.insert(0, whole.index_select(0, self.runs).view(-1, width))
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).narrow(0, self.skip, sum(self.sizes))
 
 
 class RowOrder:
     """Which rows make which batch; a function of the seed and the epoch, and of nothing else.
 
-    It draws from generators of its own, never from the global one. In `"block"` mode a window of about 16,384 rows is
-    read in up to 8 pieces from places that change each epoch, and mixed in runs of 16 neighbours: on rows that were
-    shuffled when they were written, as a feature store's are, batches are as mixed as with a global shuffle.
+    It draws from generators of its own, never from the global one. In `"block"` mode runs of 128 neighbouring rows, cut
+    at other places each epoch, come in random order, those read about the same time out of 8 places of the store: on
+    rows that were shuffled when they were written, as a feature store's are, batches are as mixed as with a global
+    shuffle.
 
     Over several processes each takes its share of one common order; in training the rows beyond a multiple of
     `num_replicas` sit out an epoch (others in the next), without shuffling every row is met exactly once. A last batch
@@ -118,7 +129,7 @@ class RowOrder:
             start: Number of the first batch that is wanted.
         """
         for chunk in self.chunks(epoch, start):
-            yield from torch.split(chunk.rows(), chunk.sizes)[chunk.skipped :]
+            yield from torch.split(chunk.rows(), chunk.sizes)
 
     def chunks(self, epoch: int, start: int = 0) -> Iterator[Chunk]:
         """The same batches, a few at a time, with where they are read from.
@@ -127,54 +138,47 @@ class RowOrder:
             epoch: Counted from 0.
             start: Number of the first batch that is wanted.
         """
-        if self.shuffle == "block":
-            yield from self._blocks(epoch, start)
-            return
-        mine = None if self.shuffle == "none" and self.num_replicas == 1 else self._share(epoch)
-        rows = self.rows if mine is None else len(mine)
-        at_once, batches = max((_COPIED if mine is None else _GATHERED) // self.batch_size, 1), len(self)
+        runs, shift, single = self._blocks(epoch) if self.shuffle == "block" else (None, 0, self._share(epoch))
+        in_runs = 0 if runs is None else len(runs) * _RUN
+        rows = self.rows if single is None else in_runs + len(single)
+        at_once, batches = max((_COPIED if single is None else _GATHERED) // self.batch_size, 1), len(self)
         for batch in range(start, batches, at_once):
             following = batch + at_once
             first, end = batch * self.batch_size, rows if following >= batches else following * self.batch_size
             sizes = self._sizes(end - first, min(at_once, batches - batch))
-            yield Chunk(((first, end),), None, sizes) if mine is None else Chunk(None, mine[first:end], sizes)
+            if single is None:
+                yield Chunk(sizes=sizes, span=(first, end))
+                continue
+            skip, chosen = 0, None
+            if runs is not None and first < in_runs:
+                skip, chosen = first % _RUN, runs[first // _RUN : -(-end // _RUN)]
+            loose = single[max(first - in_runs, 0) : max(end - in_runs, 0)]
+            yield Chunk(sizes=sizes, runs=chosen, shift=shift, skip=skip, single=loose if len(loose) else None)
 
-    def _share(self, epoch: int) -> Tensor:
+    def _share(self, epoch: int) -> Tensor | None:
+        """This process's rows in their order; `None` for all in the stored order."""
         if self.shuffle == "none":
-            return torch.arange(self.rank, self.rows, self.num_replicas)
+            return torch.arange(self.rank, self.rows, self.num_replicas) if self.num_replicas > 1 else None
         used = self.rows - self.rows % self.num_replicas
         return torch.randperm(self.rows, generator=self._generator(epoch))[self.rank : used : self.num_replicas]
 
-    def _blocks(self, epoch: int, start: int) -> Iterator[Chunk]:
-        generator = self._generator(epoch)
-        rows = self.rows // self.num_replicas
-        per_window = max(_WINDOW // self.batch_size, 1)
-        window = per_window * self.batch_size
-        pieces = next(count for count in range(_BLOCKS, 0, -1) if window % count == 0)
-        block = window // pieces
-        origin = int(torch.randint(self.rows, (1,), generator=generator)) + self.rank * rows
-        blocks = torch.randperm(rows // block, generator=generator) * block
-        windows = max(rows // window + (rows % window > 1), 1)
-        for number in range(windows):
-            last = number == windows - 1
-            chosen = blocks[number * pieces :] if last else blocks[number * pieces : (number + 1) * pieces]
-            spans = [(first, first + block) for first in chosen.tolist()]
-            if last and rows % block:
-                spans.append((rows - rows % block, rows))
-            size = sum(end - first for first, end in spans)
-            places = torch.randperm(size // _RUN, generator=generator)
-            skipped = max(start - number * per_window, 0)
-            sizes = self._sizes(size, len(self) - number * per_window if last else per_window)
-            if skipped < len(sizes):
-                yield Chunk(tuple(self._around(origin, spans)), places, sizes, run=_RUN, skipped=skipped)
-
-    def _around(self, origin: int, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        for first, end in spans:
-            begin = (origin + first) % self.rows
-            stop = begin + end - first
-            yield begin, min(stop, self.rows)
-            if stop > self.rows:
-                yield 0, stop - self.rows
+    def _blocks(self, epoch: int) -> tuple[Tensor, int, Tensor]:
+        """This process's runs in their order, where they are counted from, and its rows that are in no run."""
+        generator, replicas = self._generator(epoch), self.num_replicas
+        shift = int(torch.randint(_RUN, (1,), generator=generator)) if self.rows >= 2 * _RUN else 0
+        runs = (self.rows - shift) // _RUN
+        pieces = torch.randperm(-(-runs // _PIECE), generator=generator)
+        order = (pieces[:, None] * _PIECE + torch.arange(_PIECE)).flatten()
+        order = order[order < runs]
+        # Sorted by window and, within it, by a random number: all windows are mixed at once.
+        mixed = torch.arange(runs) // _MIXED + torch.rand(runs, generator=generator, dtype=torch.float64)
+        order = order[mixed.argsort()]
+        shared = runs - runs % replicas
+        left_over = (shift + order[shared:, None] * _RUN + torch.arange(_RUN)).flatten()
+        single = torch.cat([torch.arange(shift), torch.arange(shift + runs * _RUN, self.rows), left_over])
+        single = single[torch.randperm(len(single), generator=generator)]
+        used = len(single) - len(single) % replicas
+        return order[self.rank : shared : replicas], shift, single[self.rank : used : replicas]
 
     def _sizes(self, rows: int, batches: int) -> list[int]:
         sizes = [self.batch_size] * batches

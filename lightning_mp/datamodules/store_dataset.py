@@ -16,6 +16,8 @@ from typing_extensions import override
 from lightning_mp.data.store.feature_table import FeatureTable
 from lightning_mp.data.store.layout import KEYS, GroupName, dense_positions, layout
 from lightning_mp.datamodules.row_order import Chunk
+from lightning_mp.datamodules.sampled_negatives import SampledNegatives
+from lightning_mp.errors import ConfigurationError
 
 _Rows = Callable[[GroupName], Tensor]
 _ROW, _USER, _ITEM = (KEYS.index(name) for name in ("row", "user", "item"))
@@ -29,9 +31,13 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
     Args:
         table: One split of a store.
         with_items: Add `target`, the code of each row's item, which predictions are written with.
+        negatives: Add `negatives`, (B, count) int64, drawn anew each epoch.
 
     Attributes:
         epoch: Counted from 0; a `ResumableLoader` sets it.
+
+    Raises:
+        ConfigurationError: `negatives` names no indexed feature.
 
     Example:
         >>> import tempfile, pyarrow as pa
@@ -43,8 +49,17 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         {'dense': (2, 2), 'group': (2,), 'row': (2,)}
     """
 
-    def __init__(self, table: FeatureTable, *, with_items: bool = False) -> None:
+    def __init__(
+        self, table: FeatureTable, *, with_items: bool = False, negatives: SampledNegatives | None = None
+    ) -> None:
         self.table = table
+        self.negatives = negatives
+        self._drawn = [feature.name for feature in table.schema.ids]
+        self._weights: NDArray[np.float64] | None = None
+        if negatives is not None and negatives.feature not in self._drawn:
+            there = ", ".join(f"`{name}`" for name in self._drawn) or "none"
+            problem = f"`negatives.feature` is `{negatives.feature}`, indexed are: {there}"
+            raise ConfigurationError(problem, "name one of these")
         self.with_items = with_items
         self.epoch = 0
         schema = table.schema
@@ -52,13 +67,12 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         self._has = {group.name for group in layout(schema)}
         self._starts = [0, *accumulate(file.rows for file in table.files[:-1])]
         self._matrices: dict[GroupName, list[NDArray[Any]]] = {}
-        self._buffers: dict[GroupName, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         return len(self.table)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_matrices": {}, "_buffers": {}}
+        return {**self.__dict__, "_matrices": {}}
 
     def check(self) -> None:
         """Compare the sizes of the store's files with its manifest.
@@ -81,45 +95,32 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
             `row`, the row of the source log, (B,) int64.
         """
         rows = torch.as_tensor(index).reshape(-1)
-        return self._batch(lambda group: self._gathered(group, rows))
+        return self._with_negatives(self._batch(lambda group: self._gathered(group, rows)))
 
     def batches(self, chunk: Chunk) -> list[dict[str, Tensor]]:
-        """The batches of a chunk of a `RowOrder`, read at once.
-
-        Pieces of neighbouring rows are copied, several times as fast as a gather; in block mode they are copied to one
-        place that stays in the processor's cache, and picked from there.
-        """
-        places = chunk.places
-        if chunk.pieces is None:
-            whole = self[chunk.rows()]
-        else:
-            pieces = chunk.pieces
-
-            def read(group: GroupName) -> Tensor:
-                rows = torch.from_numpy(self._copied(group, pieces, fresh=places is None))
-                return rows if places is None else _in_runs(rows, places, chunk.run)
-
-            whole = self._batch(read)
+        """The batches of a chunk of a `RowOrder`, read at once: neighbouring rows are copied, not picked one by one."""
+        whole = self._batch(lambda group: self._chunk(group, chunk))
         if len(chunk.sizes) == 1:
-            return [whole]
+            return [self._with_negatives(whole)]
         ends = accumulate(chunk.sizes)
-        parts = [(end - size, size) for size, end in zip(chunk.sizes, ends, strict=True)][chunk.skipped :]
-        return [{name: tensor.narrow(0, *part) for name, tensor in whole.items()} for part in parts]
+        parts = [(end - size, size) for size, end in zip(chunk.sizes, ends, strict=True)]
+        return [
+            self._with_negatives({name: tensor.narrow(0, *part) for name, tensor in whole.items()}) for part in parts
+        ]
 
-    def _copied(self, group: GroupName, pieces: tuple[tuple[int, int], ...], *, fresh: bool) -> NDArray[Any]:
-        matrix = self._shards(group)[0]
-        if fresh and len(pieces) == 1 and pieces[0][1] <= len(matrix):
-            return matrix[slice(*pieces[0])].copy()
-        size, at = sum(end - first for first, end in pieces), 0
-        if group not in self._buffers or len(self._buffers[group]) < size:
-            self._buffers[group] = np.empty((size, matrix.shape[1]), matrix.dtype)
-        buffer = np.empty((size, matrix.shape[1]), matrix.dtype) if fresh else self._buffers[group][:size]
-        for first, end in pieces:
-            for shard, start in zip(self._shards(group), self._starts, strict=True):
-                part = shard[max(first - start, 0) : max(end - start, 0)]
-                buffer[at : at + len(part)] = part
-                at += len(part)
-        return buffer
+    def _chunk(self, group: GroupName, chunk: Chunk) -> Tensor:
+        shards = self._shards(group)
+        return chunk.gather(torch.from_numpy(shards[0])) if len(shards) == 1 else self._gathered(group, chunk.rows())
+
+    def _with_negatives(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self.negatives is not None:
+            place = self._drawn.index(self.negatives.feature)
+            if self._weights is None:
+                size = self.table.schema.ids[place].vocabulary_size or 1
+                self._weights = self.negatives.weights(self.table.ids[:, place], size)
+            own, rows = batch["ids"][:, place], batch["row"]
+            batch["negatives"] = self.negatives.draw(own, rows, epoch=self.epoch, weights=self._weights)
+        return batch
 
     def _batch(self, rows: _Rows) -> dict[str, Tensor]:
         batch: dict[str, Tensor] = {}
@@ -163,10 +164,3 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         if group not in self._matrices:
             self._matrices[group] = self.table.shards(group)
         return self._matrices[group]
-
-
-def _in_runs(rows: Tensor, places: Tensor, run: int) -> Tensor:
-    full, mixed = len(places) * run, torch.empty_like(rows)
-    torch.index_select(rows[:full].view(len(places), -1), 0, places, out=mixed[:full].view(len(places), -1))
-    mixed[full:] = rows[full:]
-    return mixed

@@ -73,11 +73,21 @@ def test_the_global_generator_is_left_alone(shuffle):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_a_window_is_read_in_few_pieces():
-    chunks = list(RowOrder(100_000, batch_size=1024, shuffle="block").chunks(0))
-    assert len(chunks) == 7
-    assert all(len(chunk.pieces) <= 9 for chunk in chunks[:-1])  # the epoch's first row may cut one in two
-    assert all(chunk.sizes == [1024] * 16 for chunk in chunks[:-1])
+def test_a_chunk_gathers_the_rows_it_names():
+    matrix = torch.randn(5000, 3)
+    for shuffle in ("global", "block", "none"):
+        for replicas in (1, 3):
+            order = RowOrder(5000, batch_size=130, shuffle=shuffle, num_replicas=replicas, rank=replicas - 1)
+            for chunk in order.chunks(epoch=1, start=3):
+                assert torch.equal(chunk.gather(matrix), matrix[chunk.rows()])
+                assert len(chunk.rows()) == sum(chunk.sizes)
+
+
+def test_block_mode_reads_runs_of_neighbours():
+    rows = torch.cat(list(RowOrder(100_000, batch_size=1000, shuffle="block").batches(0)))
+    assert 0.95 < float((rows.diff() == 1).float().mean()) < 0.999
+    other = torch.cat(list(RowOrder(100_000, batch_size=1000, shuffle="block").batches(1)))
+    assert not torch.equal(rows.sort().indices // 128, other.sort().indices // 128)
 
 
 @pytest.mark.parametrize("shuffle", ["global", "block"])
