@@ -23,6 +23,7 @@ def mixed_precision(
     *,
     init_scale: float = 1024.0,
     growth_interval: int | None = None,
+    total_steps: int | None = None,
     min_scale: float = 1.0,
     max_scale: float = 2.0**24,
 ) -> Precision:
@@ -41,6 +42,8 @@ def mixed_precision(
         init_scale: Loss scale to begin with.
         growth_interval: Steps in a row without overflow before the scale doubles; None for 200, a tenth of torch's,
             with which one bad batch in 1000 steps already kills a scale without a floor.
+        total_steps: Optimizer steps of the run, about, where `growth_interval` is None: a short run gets a shorter
+            interval, a fiftieth of its steps but at least 10, so that the scale finds its place in time.
         min_scale: Floor of the loss scale.
         max_scale: Ceiling of the loss scale.
 
@@ -63,11 +66,18 @@ def mixed_precision(
         raise ConfigurationError(f"`device` must be `auto`, `cpu` or `cuda`, got {device!r}", "use `auto`")
     if device == "cuda" and not torch.cuda.is_available():
         raise EnvironmentMismatchError("`device` is `cuda`, and torch sees no GPU", "use `auto`, or mend the driver")
+    if total_steps is not None and (total_steps < 1 or growth_interval is not None):
+        raise ConfigurationError(
+            f"`total_steps` must be at least 1 and excludes `growth_interval`, got {total_steps!r}",
+            "give the steps of the run, or the interval",
+        )
+    if growth_interval is None:
+        growth_interval = 200 if total_steps is None else min(max(total_steps // 50, 10), 200)
     place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     scaler = BoundedGradScaler(  # made for every precision, so that wrong scales are found on every machine
         place,
         init_scale=init_scale,
-        growth_interval=200 if growth_interval is None else growth_interval,
+        growth_interval=growth_interval,
         min_scale=min_scale,
         max_scale=max_scale,
     )

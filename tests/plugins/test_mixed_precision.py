@@ -64,6 +64,31 @@ def test_float16_asked_for_on_a_processor_without_it_trains_in_float16_with_one_
     assert (trainer.scaler.get_scale(), trainer.scaler.get_growth_interval()) == (512.0, 200)
 
 
+@pytest.mark.parametrize(("total", "interval"), [(30, 10), (1000, 20), (5049, 100), (10_000, 200), (10**7, 200)])
+def test_the_growth_interval_is_fitted_to_the_length_of_the_run(total, interval):
+    assert mixed_precision("16-mixed", "cpu", total_steps=total).scaler.get_growth_interval() == interval
+
+
+def test_a_scale_finds_its_place_within_a_short_run():
+    class Small(BoringModel):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch * 1e-3, batch_idx)["loss"] * 1e-6
+
+    scales = {}
+    for total in (None, 200):
+        plugin = mixed_precision("16-mixed", "cpu", total_steps=total)
+        trainer = pl.Trainer(**{**QUIET, "limit_train_batches": 64}, max_steps=192, plugins=[plugin])
+        trainer.fit(Small())
+        scales[total] = trainer.scaler.get_scale()
+    assert scales == {None: 1024.0, 200: 2.0**24}
+
+
+@pytest.mark.parametrize("arguments", [{"total_steps": 0}, {"total_steps": 9, "growth_interval": 9}])
+def test_a_wrong_length_is_named(arguments):
+    with pytest.raises(ConfigurationError, match="`total_steps` must be at least 1 and excludes `growth_interval`"):
+        mixed_precision("16-mixed", "cpu", **arguments)
+
+
 def test_bf16_has_no_scaler_and_float32_is_the_plain_plugin():
     assert mixed_precision("bf16-mixed", "cpu").scaler is None
     assert type(mixed_precision("32-true", "cpu")) is Precision
