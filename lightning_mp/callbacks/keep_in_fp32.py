@@ -64,6 +64,7 @@ class KeepInFP32(Callback):
             )
         self.modules = modules
         self.verify = verify
+        self._state_key = self._generate_state_key(modules=modules, verify=verify)
         self.layers: tuple[str, ...] = ()
         self.verified: dict[str, bool] = {}
         self._batches_left = 0
@@ -76,7 +77,7 @@ class KeepInFP32(Callback):
     @property
     @override
     def state_key(self) -> str:
-        return self._generate_state_key(modules=self.modules, verify=self.verify)
+        return self._state_key  # made once: Lightning asks for it at every hook
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

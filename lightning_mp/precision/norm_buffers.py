@@ -8,6 +8,22 @@ from torch import Tensor, nn
 _NORMS = (nn.modules.batchnorm._NormBase,)  # noqa: SLF001 - the only name that covers batch, instance and sync norm
 
 
+def norm_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Layers of batch and instance normalisation, of any number of dimensions, synchronised ones included.
+
+    Args:
+        module: The outermost module.
+
+    Returns:
+        Pairs of name and layer.
+
+    Example:
+        >>> [name for name, _ in norm_layers(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))]
+        ['1']
+    """
+    return [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _NORMS)]
+
+
 class NormBuffers:
     """The floating and counting buffers of a module's normalisation layers, and a copy of them.
 
@@ -30,8 +46,7 @@ class NormBuffers:
     def __init__(self, module: nn.Module) -> None:
         buffers = {
             f"{name}.{own}".removeprefix("."): buffer
-            for name, layer in module.named_modules()
-            if isinstance(layer, _NORMS)
+            for name, layer in norm_layers(module)
             for own, buffer in layer.named_buffers(recurse=False)
         }
         self.names = list(buffers)

@@ -40,7 +40,8 @@ OTHER_ARGUMENTS: dict[str, dict[str, Any]] = {
     "OnnxExport": {"dirpath": "other", "strict": False},
 }
 # Operations a step where more than two are the work itself: the norm of all gradients, and its factor on them.
-OPERATIONS = {"GradientClipping": 11}
+# Of the guard: a copy of the statistics, the largest of them, and its way to the host.
+OPERATIONS = {"GradientClipping": 11, "NormGuard": 3}
 # Measured often above; here as it comes, so that the steps counted are those between two measurements.
 SELDOM: dict[str, dict[str, Any]] = {"GradientUnderflowMonitor": {}}
 # Those that change nothing in the run: the weights are the same with and without them.

@@ -1,0 +1,76 @@
+"""Bring numbers from the device to the host without waiting for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_SLOTS = 8
+
+
+class HostCopies:
+    """Numbers on their way from the device; on a CPU they are there at once.
+
+    At most eight are on their way; a ninth waits for the first.
+
+    Example:
+        >>> copies = HostCopies()
+        >>> copies.push(torch.tensor(2.5), "a")
+        >>> copies.arrived()
+        [('a', 2.5)]
+    """
+
+    def __init__(self) -> None:
+        self._slots: list[Tensor] = []
+        self._numbers: Any = None
+        self._waiting: list[tuple[int, Any, torch.cuda.Event | None]] = []
+        self._arrived: list[tuple[Any, float]] = []
+        self._next = 0
+
+    def __len__(self) -> int:
+        """Numbers on their way, those that have arrived unseen included."""
+        return len(self._waiting)
+
+    @torch.no_grad()
+    def push(self, number: Tensor, tag: Any) -> None:
+        """Send a number.
+
+        Args:
+            number: One value, on any device.
+            tag: What `arrived` gives back with it.
+        """
+        if not self._slots:
+            host = torch.zeros(_SLOTS, pin_memory=number.is_cuda)
+            self._slots, self._numbers = list(host), host.numpy()  # read without an operation of torch's
+        if len(self._waiting) == _SLOTS:
+            self._take(wait=True, most=1)
+        self._slots[self._next].copy_(number.reshape(()) if number.dim() else number, non_blocking=True)
+        event = None
+        if number.is_cuda:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(number.device))
+        self._waiting.append((self._next, tag, event))
+        self._next = (self._next + 1) % _SLOTS
+
+    def arrived(self, *, wait: bool = False) -> list[tuple[Any, float]]:
+        """Numbers that are here and were not given before, in the order they were sent.
+
+        Args:
+            wait: Whether to wait for all of them.
+        """
+        self._take(wait=wait, most=_SLOTS)
+        found, self._arrived = self._arrived, []
+        return found
+
+    def _take(self, *, wait: bool, most: int) -> None:
+        while self._waiting and most:
+            slot, tag, event = self._waiting[0]
+            if event is not None and not event.query():  # type: ignore[no-untyped-call]
+                if not wait:
+                    return
+                event.synchronize()
+            self._waiting.pop(0)
+            self._arrived.append((tag, float(self._numbers[slot])))
+            most -= 1
