@@ -85,11 +85,10 @@ def log_rows(
         max_bad_share=settings.max_bad_share,
         progress=progress,
     )
-    notes = {
-        "duplicates": f"{_duplicates(log.table):,} rows repeat an earlier one of the same user, item, time and kind"
-    }
-    users, items = (log.table[name].combine_chunks().dictionary_encode() for name in ("user", "item"))
-    user, item = (np.asarray(keys.indices.to_numpy(), dtype=np.int64) for keys in (users, items))
+    user, users = _codes(log.table["user"])
+    item, items = _codes(log.table["item"])
+    repeated = _duplicates(log.table, user, item)
+    notes = {"duplicates": f"{repeated:,} rows repeat an earlier one of the same user, item, time and kind"}
     table = log.table
     if settings.sessions is not None:
         made = sessions(user, table["time"].to_numpy(), duration_us(settings.sessions, name="sessions"))
@@ -104,7 +103,7 @@ def log_rows(
             table, user, item, specs=specs, columns=columns, negatives=negatives, label=label
         )
         user, item = np.concatenate([user, user[origin]]), np.concatenate([item, drawn])
-        table = table.set_column(table.column_names.index("item"), "item", items.dictionary.take(pa.array(item)))
+        table = table.set_column(table.column_names.index("item"), "item", items.take(pa.array(item)))
         notes["negatives"] = f"{len(drawn):,} rows drawn, {negatives.weighting}"
     for key, source, attributes in (("item", settings.items, needed.items), ("user", settings.users, needed.users)):
         if source is not None and attributes:
@@ -112,9 +111,7 @@ def log_rows(
                 table, source, attributes, key=key, csv=settings.csv, max_bad_share=settings.max_bad_share
             )
             notes[f"{key}s"] = f"{absent:,} of {table.num_rows:,} rows have no {key} in `{source.path}`"
-    return LogRows(
-        log=replace(log, table=table), user=user, item=item, users=users.dictionary, items=items.dictionary, notes=notes
-    )
+    return LogRows(log=replace(log, table=table), user=user, item=item, users=users, items=items, notes=notes)
 
 
 def _needed(path: Paths, settings: LogSettings, specs: Sequence[FeatureSpec], label: Label) -> NeededColumns:
@@ -147,11 +144,26 @@ def _needed(path: Paths, settings: LogSettings, specs: Sequence[FeatureSpec], la
     )
 
 
-def _duplicates(table: pa.Table) -> int:
-    names = [name for name in table.column_names if name != "row"]
-    kept = [name for name in names if name in ("user", "item", "time", "event", "value")]
-    kept += [name for name in names if pa.types.is_boolean(table.schema.field(name).type)]
-    return int(table.num_rows - table.group_by(kept).aggregate([]).num_rows)
+def _codes(keys: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
+    """A code for each key, in order of first appearance, -1 for a missing one, and the key of each code."""
+    encoded = keys.dictionary_encode().unify_dictionaries()
+    chunks = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
+    return np.concatenate(chunks).astype(np.int64), encoded.chunk(0).dictionary
+
+
+def _duplicates(table: pa.Table, user: Int64, item: Int64) -> int:
+    """Rows that repeat an earlier one, told by a 64-bit hash of user, item, time, kind and value."""
+    hashed = user.astype(np.uint64)
+    kinds = [name for name in table.column_names if name in ("event", "value")]
+    kinds += [name for name in table.column_names if pa.types.is_boolean(table.schema.field(name).type)]
+    with np.errstate(over="ignore"):
+        for values in (item, table["time"].to_numpy(), *(_codes(table[name])[0] for name in kinds)):
+            hashed *= np.uint64(0x9E3779B97F4A7C15)
+            hashed ^= hashed >> np.uint64(29)
+            hashed += values.astype(np.uint64)
+    hashed *= np.uint64(0xBF58476D1CE4E5B9)
+    hashed.sort()
+    return int(np.count_nonzero(hashed[1:] == hashed[:-1]))
 
 
 def _with_negatives(

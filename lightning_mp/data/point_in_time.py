@@ -52,7 +52,7 @@ def point_in_time(
         events: `time` (int64 microseconds); `event` (text, null for a row that only asks); the flags; the keys and
             columns that the histories name; `label` (double) where one reads it. Float16 columns are not read.
         histories: What is wanted, by name of the feature.
-        asked: (N,) rows of `events`.
+        asked: (N,) rows of `events`, each once.
         train_until: First time that is no longer training; a prior's mean is that of the events before it.
         flags: Kinds that have a flag column (wide form); `None` for the long form.
         memory_limit: Of DuckDB, such as `400MB`; beyond it it spills to disk.
@@ -74,7 +74,7 @@ def point_in_time(
             connection.register(EVENTS, table)
             mean = _prior_mean(connection, name, history, flags, train_until) if history.prior else None
             sql = history_sql(history, flags=flags or (), wide=flags is not None, prior_mean=mean or 0.0)
-            made[name] = PointInTime(values=_values(connection, sql, asked, events.num_rows), sql=sql, prior_mean=mean)
+            made[name] = PointInTime(values=_values(connection, sql, len(asked)), sql=sql, prior_mean=mean)
             connection.unregister(EVENTS)
             if progress:
                 progress(f"feature `{name}`: {history.measure} of {history.of} by {', '.join(history.by)}")
@@ -89,10 +89,11 @@ def _narrow(
     extra = [LABEL] if history.of == LABEL else []
     extra += [] if history.column is None else [history.column]
     names = dict.fromkeys([*history.by, "time", *kinds, *extra])
-    wanted = np.zeros(events.num_rows, dtype=bool)
-    wanted[asked] = True
+    # `position` is the place among the rows that are asked for, so that only as many values are kept.
+    place = np.full(events.num_rows, -1, dtype=np.int32 if events.num_rows < 2**31 else np.int64)
+    place[asked] = np.arange(len(asked), dtype=place.dtype)
     columns = {name: events[name] for name in names}
-    return pa.table({**columns, "position": np.arange(events.num_rows), "asked": wanted})
+    return pa.table({**columns, "position": place, "asked": place >= 0})
 
 
 def _prior_mean(connection: Any, name: str, history: History, flags: tuple[str, ...] | None, until: int) -> float:
@@ -106,9 +107,8 @@ def _prior_mean(connection: Any, name: str, history: History, flags: tuple[str, 
     return float(mean)
 
 
-def _values(connection: Any, sql: str, asked: npt.NDArray[np.int64], rows: int) -> Float64:
-    values = np.full(rows, np.nan)
+def _values(connection: Any, sql: str, count: int) -> Float64:
+    values = np.full(count, np.nan)
     for batch in pa.RecordBatchReader.from_stream(connection.sql(sql)):
-        positions = batch.column(0).to_numpy()
-        values[positions] = batch.column(1).to_numpy(zero_copy_only=False)
-    return values[asked]
+        values[batch.column(0).to_numpy()] = batch.column(1).to_numpy(zero_copy_only=False)
+    return values

@@ -8,6 +8,8 @@ from lightning_mp.data.history import LABEL, History
 
 EVENTS = "events"
 """Name of the table that the statement reads."""
+_PACKED = 2**32
+"""Two counts ride in one sum, which halves the work: one below this number, the other in multiples of it."""
 
 
 def history_sql(history: History, *, flags: Container[str] = (), wide: bool = False, prior_mean: float = 0.0) -> str:
@@ -102,13 +104,20 @@ def _parts(history: History, flags: Container[str], wide: bool, prior_mean: floa
         return f"count(DISTINCT CASE WHEN {is_event} THEN {column} END)", None, 'coalesce("above", 0)'
     if history.measure == "recency":
         return f'max(CASE WHEN {is_event} THEN "time" END)', None, '("time" - "above") / 1000000.0'
-    ratio = '"above"::DOUBLE / nullif("below", 0)'
-    if history.prior:
-        start, weight = float(history.prior * prior_mean), float(history.prior)
-        ratio = f'(coalesce("above", 0)::DOUBLE + {start!r}) / (coalesce("below", 0) + {weight!r})'
     if history.measure == "rate" and history.of != LABEL:
-        return ones, f"sum(CASE WHEN {condition(history.per or '', flags, wide)} THEN 1 ELSE 0 END)", ratio
-    return f"sum(CASE WHEN {is_event} THEN {column} END)", f"count(CASE WHEN {is_event} THEN {column} END)", ratio
+        per = condition(history.per or "", flags, wide)
+        both = f"sum(CASE WHEN {is_event} THEN 1 ELSE 0 END + CASE WHEN {per} THEN {_PACKED} ELSE 0 END)"
+        packed = 'coalesce("above", 0)::BIGINT'
+        return both, None, _ratio(f"({packed} % {_PACKED})", f"({packed} // {_PACKED})", history.prior, prior_mean)
+    given = f"CASE WHEN {is_event} THEN {column} END"
+    ratio = _ratio('coalesce("above", 0)', 'coalesce("below", 0)', history.prior, prior_mean)
+    return f"sum({given})", f"count({given})", ratio
+
+
+def _ratio(above: str, below: str, prior: float, mean: float) -> str:
+    if not prior:
+        return f"{above}::DOUBLE / nullif({below}, 0)"
+    return f"({above}::DOUBLE + {float(prior * mean)!r}) / ({below} + {float(prior)!r})"
 
 
 def _frame(history: History) -> str:
