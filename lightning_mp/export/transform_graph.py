@@ -18,7 +18,7 @@ _SCALED: Final = {
 }
 
 
-class GraphNodes(Protocol):
+class _GraphNodes(Protocol):
     """A graph in the making; it holds `encoded/zero`, `encoded/one` and `encoded/axis`."""
 
     def add(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
@@ -28,7 +28,7 @@ class GraphNodes(Protocol):
         """Add a constant and name it."""
 
 
-def transformed(graph: GraphNodes, feature: Feature, value: str, here: str) -> list[str]:
+def transformed(graph: _GraphNodes, feature: Feature, value: str, here: str) -> list[str]:
     """Add a feature's transform.
 
     Args:
@@ -71,7 +71,7 @@ def transformed(graph: GraphNodes, feature: Feature, value: str, here: str) -> l
     return [value, graph.add("Cast", [is_zero], f"{here}/flag", to=TensorProto.DOUBLE)]
 
 
-def _valid(graph: GraphNodes, fitted: dict[str, float], value: str, here: str) -> str:
+def _valid(graph: _GraphNodes, fitted: dict[str, float], value: str, here: str) -> str:
     """Numbers outside the valid range become the one that stands in."""
     for name, operator in (("valid_from", "Less"), ("valid_to", "Greater")):
         if name in fitted:
@@ -82,7 +82,7 @@ def _valid(graph: GraphNodes, fitted: dict[str, float], value: str, here: str) -
     return value
 
 
-def _quantile(graph: GraphNodes, fitted: dict[str, float], value: str, here: str) -> str:
+def _quantile(graph: _GraphNodes, fitted: dict[str, float], value: str, here: str) -> str:
     """The place between two knots: how many knots are not above the number tells which ones."""
     from onnx import TensorProto
 
