@@ -111,6 +111,8 @@ class PlainDCN(nn.Module):
         torch.manual_seed(1)
         self.schema, self.scale = schema, scale
         self.tables = nn.ModuleList(nn.Embedding(f.vocabulary_size or 1, 4) for f in schema.ids)
+        for table in self.tables:
+            nn.init.normal_(table.weight, std=0.05)
         width = 4 * len(schema.ids) + schema.dense_width
         self.cross = Crosses(width, 3)
         self.deep = nn.Sequential(nn.Linear(width, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8))
