@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,15 +114,17 @@ def store_difference(old: StoreManifest, new: StoreManifest) -> StoreDifference:
         versions=(old.version, new.version),
         features=_features(old.schema, new.schema),
         rows={s: (old.rows(s), new.rows(s)) for s in splits if old.rows(s) != new.rows(s)},
-        shards_shared=len(mine & theirs),
-        shards_added=len(mine - theirs),
-        shards_removed=len(theirs - mine),
+        shards_shared=(mine & theirs).total(),
+        shards_added=(mine - theirs).total(),
+        shards_removed=(theirs - mine).total(),
         source=old.source.get("key") != new.source.get("key"),
     )
 
 
-def _shards(manifest: StoreManifest) -> set[tuple[str, str]]:
-    return {(split, manifest.files[s.file]["sha256"]) for split, shards in manifest.splits.items() for s in shards}
+def _shards(manifest: StoreManifest) -> Counter[tuple[str, str]]:
+    return Counter(
+        (split, manifest.files[s.file]["sha256"]) for split, shards in manifest.splits.items() for s in shards
+    )
 
 
 def _features(old: FeatureSchema, new: FeatureSchema) -> tuple[str, ...]:
