@@ -80,7 +80,9 @@ def test_every_flipped_bit_and_every_cut_is_found(tmp_path, name):
         Bundle.open(tmp_path / "b")
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "sub/file", "tables/../../x", "tables/sub/file", "..", "tables/.."])
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/passwd", "sub/file", "tables/../../x", "tables/sub/file", "..", "tables/.."]
+)
 def test_a_manifest_that_leaves_its_folder_is_refused(tmp_path, name):
     write(tmp_path / "b")
     path = tmp_path / "b" / "manifest.json"

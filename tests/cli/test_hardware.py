@@ -19,7 +19,9 @@ def test_json_carries_the_same_facts(capsys):
     assert main(["hardware", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["cores"] == len(os.sched_getaffinity(0))
-    assert {"machine", "cpu", "cpu_flags", "memory_bytes", "gpus", "providers", "versions", "tf32"} == set(record) - {"cores"}
+    assert {"machine", "cpu", "cpu_flags", "memory_bytes", "gpus", "providers", "versions", "tf32"} == set(record) - {
+        "cores"
+    }
     (cpu,) = [provider for provider in record["providers"] if provider["name"] == "CPUExecutionProvider"]
     assert cpu == {"name": "CPUExecutionProvider", "device": True, "loaded": True, "runs": True, "reason": ""}
 
