@@ -337,5 +337,7 @@ def test_skips_equal_the_oracle_in_two_processes(tmp_path):
         assert result["skipped"] == wanted
         assert result["scale"] == result["true_scale"] == 1024.0 / 2 ** len(wanted)
         assert result["verified"] == {"first": True}
+        assert result["warmed"] == [5] * optimizers
+        assert result["finite"] == 5 * optimizers >= result["clipped"]
         # The loss that was not finite may be the other process's.
         assert result["origins"] == ["forward"] * len(wanted)

@@ -15,7 +15,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_mp import KeepInFP32, LossScaleMonitor
+from lightning_mp import GradientClipping, KeepInFP32, LearningRateWarmup, LossScaleMonitor
 
 BAD = {0: {2}, 1: {5, 6}}  # batches that overflow, by rank: never both
 
@@ -61,10 +61,11 @@ def main(folder: Path) -> None:
     for fused, manual in ((False, False), (True, False), (False, True)):
         torch.manual_seed(0)
         monitor, keep = LossScaleMonitor(), KeepInFP32(["first"])
+        warmup, clipping = LearningRateWarmup(100), GradientClipping(0.5)
         module = Module(fused=fused, manual=manual)
         trainer = pl.Trainer(
             accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=4, callbacks=[monitor, keep],
+            enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=4, callbacks=[monitor, keep, warmup, clipping],
             plugins=[MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))],
         )  # fmt: skip
         trainer.fit(module, DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=4))
@@ -75,6 +76,10 @@ def main(folder: Path) -> None:
             "scale": monitor.history.scale,
             "true_scale": trainer.scaler.get_scale(),
             "verified": keep.verified,
+            "warmed": warmup.steps,
+            "finite": clipping.steps,
+            "clipped": clipping.clipped_steps,
+            "weights": [p.tolist() for p in module.parameters()],
         })  # fmt: skip
     (folder / f"rank{os.environ.get('LOCAL_RANK', '0')}.json").write_text(json.dumps(results))
 
