@@ -19,6 +19,8 @@ ML_OPSET: Final = 4
 IR_VERSION: Final = 10
 IDS: Final = "encoded/ids"
 DENSE: Final = "encoded/dense"
+MOST_KEY_BYTES: Final = 2**31 - 2**26
+"""An ONNX file holds at most 2 GB beside its external weights; keys of vocabularies cannot lie outside."""
 _RESERVED: Final = ("encoded/", "model/")
 LARGEST: Final = {"float16": FLOAT16.largest, "float32": FLOAT32.largest}
 
@@ -60,10 +62,14 @@ def encoder_graph(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary],
     Returns:
         An `onnx.ModelProto` with one input a feature, shape (batch,), and the outputs `encoded/ids` int64 (batch, F)
         and `encoded/dense` float32 (batch, D), those that the schema has.
+
+    Raises:
+        ConfigurationError: The keys of the vocabularies are more than an ONNX file holds.
     """
     from onnx import TensorProto, helper
 
     types = {"BYTES": TensorProto.STRING, "INT64": TensorProto.INT64, "FP64": TensorProto.DOUBLE}
+    _require_room(schema, vocabularies)
     graph = _Nodes()
     columns = [_indexed(graph, feature, vocabularies[feature.name]) for feature in schema.ids]
     numbers = [column for feature in schema.dense for column in _numeric(graph, feature)]
@@ -76,6 +82,25 @@ def encoder_graph(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary],
     body = helper.make_graph(graph.nodes, "encoder", inputs, outputs, graph.constants)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
     return helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSION, producer_name="lightning_mp")
+
+
+def _require_room(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary]) -> None:
+    sizes = {feature.name: _key_bytes(vocabularies[feature.name]) for feature in schema.ids}
+    if sum(sizes.values()) > MOST_KEY_BYTES:
+        name = max(sizes, key=sizes.__getitem__)
+        raise ConfigurationError(
+            f"the keys of all vocabularies take {sum(sizes.values()):,} bytes, an ONNX file holds {MOST_KEY_BYTES:,}; "
+            f"those of `{name}` alone take {sizes[name]:,}",
+            f"give `{name}` integer keys, or a `min_count` that leaves out rare ones",
+        )
+
+
+def _key_bytes(vocabulary: Vocabulary) -> int:
+    """Bytes of the keys and of their rows in a protobuf."""
+    entries = vocabulary.entries
+    if not vocabulary.is_text:
+        return 16 * len(entries)
+    return sum(len(key.encode()) + 14 for key in entries.tolist())
 
 
 class _Nodes:

@@ -242,10 +242,50 @@ def test_it_works_in_the_other_trainer_package(store, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"precision": "fp8"}, "`precision` must be one of 'auto', 'fp32', 'fp16-storage', 'fp16-mixed', 'int8-dynamic', got 'fp8'"),
-        ({"target": "cuda-sm90"}, "`target` must be one of 'this', got 'cuda-sm90'"),
+        (
+            {"precision": "fp8"},
+            "`precision` must be one of 'auto', 'fp32', 'fp16-storage', 'fp16-mixed', 'int8-dynamic', got 'fp8'",
+        ),
+        ({"target": "cuda-sm42"}, "`target` must be one of 'this', .*, got 'cuda-sm42'"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(settings, words):
     with pytest.raises(ConfigurationError, match=words):
         OnnxExport("bundle", **settings)
+
+
+class Stranger(pl.LightningModule):
+    """A module that knows neither schema nor store, and declares a sample batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = torch.nn.Embedding(20, 4), torch.nn.Linear(6, 1)
+        self.example_input_array = {"user": torch.zeros(4, dtype=torch.int64), "dense": torch.randn(4, 2)}
+
+    def forward(self, user, dense):
+        return self.head(torch.cat([self.table(user), dense], dim=1)).squeeze(1)
+
+    def training_step(self, batch, batch_idx):
+        user, dense, clicked = batch
+        return torch.nn.functional.binary_cross_entropy_with_logits(self(user, dense), clicked)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_a_module_without_schema_or_store_is_exported_from_its_sample_batch(tmp_path):
+    rows = torch.utils.data.TensorDataset(
+        torch.randint(20, (256,)), torch.randn(256, 2), torch.randint(2, (256,)).float()
+    )  # fmt: skip
+    export = OnnxExport(tmp_path / "bundle", precision="fp32", labels="clicked")
+    module = Stranger()
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[export],
+                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+    trainer.fit(module, torch.utils.data.DataLoader(rows, batch_size=64))
+    assert export.bundle is not None
+    assert [tensor.name for tensor in export.bundle.manifest.tensors] == ["user", "dense"]
+    assert export.bundle.manifest.precision["settings"]["trained"] == "32-true"
+    feeds = {"user": np.arange(5), "dense": np.ones((5, 2), np.float32)}
+    with torch.no_grad():
+        expected = module.eval()(torch.arange(5), torch.ones(5, 2)).numpy()
+    np.testing.assert_allclose(open_session(export.bundle.model).run(["logit"], feeds)[0], expected, atol=1e-5)

@@ -203,3 +203,15 @@ def test_a_wrong_constant_in_the_graph_is_named(prepared, tmp_path):
     with pytest.raises(ParityError, match=r"feature `age`: .* becomes .* in `pipeline\.onnx`, .* in training"):
         check_encoder(open_session(tmp_path / "encoder.onnx"), prepared.schema, prepared.vocabularies,
                       hostile_rows(prepared.schema, prepared.vocabularies))  # fmt: skip
+
+
+def test_keys_beyond_what_a_file_holds_are_refused_by_the_feature_that_has_most(prepared, monkeypatch):
+    from lightning_mp.errors import ConfigurationError
+    from lightning_mp.export import encoder_graph as home
+
+    monkeypatch.setattr(home, "MOST_KEY_BYTES", 1000)
+    with pytest.raises(
+        ConfigurationError, match=r"an ONNX file holds 1,000; those of `(user|item)` alone take"
+    ) as caught:
+        home.encoder_graph(prepared.schema, prepared.vocabularies, 20)
+    assert "integer keys" in caught.value.hint
