@@ -125,7 +125,7 @@ def _parquet(path: Path) -> AuditSource:
     def read(places: Sequence[int]) -> Iterator[Batch]:
         names = [schema.names[place] for place in places] if plain else None
         try:
-            with parquet.ParquetFile(path, pre_buffer=True) as opened:
+            with parquet.ParquetFile(path, pre_buffer=False) as opened:
                 for batch in opened.iter_batches(BATCH_ROWS, columns=names):
                     columns = batch.columns if plain else [batch.column(place) for place in places]
                     order = {name: index for index, name in enumerate(batch.schema.names)} if names else {}
