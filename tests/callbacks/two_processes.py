@@ -65,7 +65,8 @@ def main(folder: Path) -> None:
         module = Module(fused=fused, manual=manual)
         trainer = pl.Trainer(
             accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=4, callbacks=[monitor, keep, warmup, clipping],
+            enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=4,
+            callbacks=[monitor, keep, warmup, clipping],
             plugins=[MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))],
         )  # fmt: skip
         trainer.fit(module, DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=4))
