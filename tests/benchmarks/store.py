@@ -63,7 +63,10 @@ WAYS = {
     "DuckDB: Parquet to NumPy": (
         "duckdb",
         "import duckdb",
-        'duckdb.execute("SET threads=1; SET enable_progress_bar=false; SELECT * FROM read_parquet(\'" + {parquet!r} + "\')").fetchnumpy()',
+        """
+        duckdb.execute("SET threads=1; SET enable_progress_bar=false")
+        duckdb.read_parquet({parquet!r}).fetchnumpy()
+        """,
     ),
 }
 
