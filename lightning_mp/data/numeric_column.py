@@ -61,7 +61,7 @@ def fit_numeric(
         if limits and fill is not None:
             transform = replace(transform, constants={**transform.constants, **limits, "stand_in": fill})
         # A row that was filled with the mean is 0 or 1e-17 after a z-score, as the sums were rounded: that is no loss.
-        noise = missing & (np.abs(values) < FLOAT16.smallest_normal)
+        noise = missing & (np.abs(values.reshape(len(raw), -1)) < FLOAT16.smallest_normal).all(axis=1)
         loss = float16_loss(values[training & ~noise])
         stored = spec.dtype if spec.dtype != "auto" else ("float16" if loss.survives else "float32")
         note = f"{transform.kind}{advice}, stored as {stored} (as float16: {loss})"
