@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.callbacks.keep_in_fp32 import KeepInFP32 as KeepInFP32
     from lightning_mp.callbacks.learning_rate_warmup import LearningRateWarmup as LearningRateWarmup
     from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
+    from lightning_mp.callbacks.non_finite_monitor import NonFiniteMonitor as NonFiniteMonitor
     from lightning_mp.callbacks.norm_guard import NormGuard as NormGuard
     from lightning_mp.callbacks.onnx_export import OnnxExport as OnnxExport
     from lightning_mp.callbacks.resumable_random_state import ResumableRandomState as ResumableRandomState
@@ -40,6 +41,7 @@ _HOMES = {
     "KeepInFP32": "lightning_mp.callbacks.keep_in_fp32",
     "LearningRateWarmup": "lightning_mp.callbacks.learning_rate_warmup",
     "LossScaleMonitor": "lightning_mp.callbacks.loss_scale_monitor",
+    "NonFiniteMonitor": "lightning_mp.callbacks.non_finite_monitor",
     "NormGuard": "lightning_mp.callbacks.norm_guard",
     "OnnxExport": "lightning_mp.callbacks.onnx_export",
     "PrecisionPolicy": "lightning_mp.export.precision_policy",
@@ -63,6 +65,7 @@ __all__ = [
     "KeepInFP32",
     "LearningRateWarmup",
     "LossScaleMonitor",
+    "NonFiniteMonitor",
     "NormGuard",
     "OnnxExport",
     "PrecisionPolicy",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from lightning_mp.precision.forward_trace import ForwardTrace, is_compiled, non_finite_outputs
+
+Found = TypeVar("Found")
 
 
 @dataclass(slots=True, eq=False)
@@ -109,22 +111,41 @@ class ForwardReplay:
         """
         found: list[str] = []
         for call in self._calls:
-            shadow = nn.ModuleDict()
-            shadow.add_module("part", _shadow(call.module, {}))
-            trace = ForwardTrace()
+            shadow, trace = _shadow_of(call), ForwardTrace()
             trace.attach(shadow)
-            devices = range(torch.cuda.device_count()) if call.device_type == "cuda" else ()
-            try:
-                with (
-                    torch.no_grad(),
-                    torch.random.fork_rng(devices),
-                    torch.autocast(call.device_type, dtype=call.dtype, enabled=call.autocast),
-                ):
-                    shadow["part"](*call.args, **call.kwargs)
-            except Exception:  # noqa: S112 - a user's module: what cannot run twice stays without a name
-                continue
-            found += [call.name + name.removeprefix("part") for name in non_finite_outputs(trace.outputs)]
+            if _ran_again(call, shadow):
+                found += [call.name + name.removeprefix("part") for name in non_finite_outputs(trace.outputs)]
         return tuple(dict.fromkeys(found))
+
+    def first_output(self, find: Callable[[str, Tensor], Found | None]) -> Found | None:
+        """Run the remembered parts again and look at the outputs of their layers, in the order they run.
+
+        Args:
+            find: Called with the layer's name and an output, until it finds something.
+
+        Returns:
+            What it found first.
+        """
+        found: list[Found] = []
+
+        def look(name: str) -> Any:
+            def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+                for leaf in tree_leaves(output):
+                    if not found and isinstance(leaf, Tensor) and (value := find(name, leaf)) is not None:
+                        found.append(value)
+
+            return hook
+
+        for call in self._calls:
+            shadow = _shadow_of(call)
+            for name, layer in shadow.named_modules():
+                if name and (
+                    next(layer.children(), None) is None or next(layer.parameters(recurse=False), None) is not None
+                ):
+                    layer.register_forward_hook(look(call.name + name.removeprefix("part")))
+            if _ran_again(call, shadow) and found:
+                return found[0]
+        return None
 
     def see(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Called by the hooks: keep the inputs of a part if all of them come straight from the batch."""
@@ -137,6 +158,26 @@ class ForwardReplay:
             device_type = tensors[0].device.type
             autocast, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
             self._calls.append(_Call(name, module, args, kwargs, device_type, autocast, dtype))
+
+
+def _shadow_of(call: _Call) -> nn.ModuleDict:
+    shadow = nn.ModuleDict()
+    shadow.add_module("part", _shadow(call.module, {}))
+    return shadow
+
+
+def _ran_again(call: _Call, shadow: nn.ModuleDict) -> bool:
+    devices = range(torch.cuda.device_count()) if call.device_type == "cuda" else ()
+    try:
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices),
+            torch.autocast(call.device_type, dtype=call.dtype, enabled=call.autocast),
+        ):
+            shadow["part"](*call.args, **call.kwargs)
+    except Exception:  # a user's module: what cannot run twice stays without a name
+        return False
+    return True
 
 
 def _parts(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
