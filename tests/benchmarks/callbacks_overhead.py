@@ -262,7 +262,7 @@ def main() -> int:
     for module in ("Recommender", "Deep"):
         own = {row["callback"]: row["percent of the step"] for row in rows if row["module"] == module}
         naive, lightning = own.pop("Naive"), own.pop("clipping by Lightning")
-        own["GradientClipping"] -= lightning
+        own["GradientClipping"] = max(0.0, own["GradientClipping"] - lightning)
         for name, value in own.items():
             checks.append({"name": f"{module}: {name}, %", "value": value, "goal": EACH, "ok": value <= EACH})
         together = sum(own.values())
