@@ -18,7 +18,10 @@ _TENSOR = "tensor/"
 
 
 def write_samples(
-    path: Path, raw: Mapping[str, NDArray[Any]], logit: NDArray[np.float32], tensors: Mapping[str, NDArray[Any]]
+    path: Path,
+    raw: Mapping[str, NDArray[Any]],
+    logit: NDArray[np.float32],
+    tensors: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
     """Write raw rows with their logits, and encoded rows; text is stored as text, never pickled.
 
@@ -32,7 +35,7 @@ def write_samples(
         f"{_INPUT}{name}": values.astype(np.str_) if values.dtype == np.object_ else values
         for name, values in raw.items()
     }
-    encoded = {f"{_TENSOR}{name}": values for name, values in tensors.items()}
+    encoded = {f"{_TENSOR}{name}": values for name, values in (tensors or {}).items()}
     np.savez(path, logit=logit, **columns, **encoded)  # type: ignore[arg-type]  # columns are never called allow_pickle
 
 

@@ -17,6 +17,9 @@ PACKAGES = (
     "pandas",
     "polars",
     "duckdb",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
     "datasets",
     "fuxictr",
 )

@@ -16,6 +16,7 @@ import pytest
 
 from lightning_mp import bundle as bundles
 from lightning_mp.export.sample_inputs import write_samples
+from lightning_mp.manifest import Manifest, RawInput
 from lightning_mp.schema import Feature, FeatureSchema
 
 USERS = {"u1": 0.5, "u2": -1.25, "007": 2.0}
@@ -92,9 +93,9 @@ def make_bundle(path: Path, *, price: str = "price", spoil: str | None = None) -
         )
     )
     inputs = (
-        bundles.RawInput(name="user", datatype="BYTES", required=True),
-        bundles.RawInput(name="hour", datatype="FP64" if spoil == "datatype" else "INT64"),
-        bundles.RawInput(name="cost" if spoil == "name" else price, datatype="FP64"),
+        RawInput(name="user", datatype="BYTES", required=True),
+        RawInput(name="hour", datatype="FP64" if spoil == "datatype" else "INT64"),
+        RawInput(name="cost" if spoil == "name" else price, datatype="FP64"),
     )
     with bundles.writing(path) as folder:
         (folder / bundles.PIPELINE).write_bytes(b"not a graph" if spoil == "graph" else model.SerializeToString())
@@ -104,7 +105,7 @@ def make_bundle(path: Path, *, price: str = "price", spoil: str | None = None) -
             {"user": np.array(["u1", "u2"], dtype=object), "hour": hours, price: prices},
             np.array([1.21875, -2.0], dtype=np.float32),
         )
-        bundles.seal(folder, bundles.Manifest(schema=schema, inputs=inputs, versions={"lightning_mp": "0.1.0"}))
+        bundles.seal(folder, Manifest(schema=schema, inputs=inputs, versions={"lightning_mp": "0.1.0"}))
     return bundles.Bundle.open(path)
 
 
