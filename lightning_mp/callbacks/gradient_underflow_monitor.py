@@ -43,7 +43,7 @@ class GradientUnderflowMonitor(Callback):
 
     Args:
         every_n_steps: Optimizer steps between two samples.
-        samples_per_tensor: Most values sampled of one gradient.
+        samples_per_tensor: Most values sampled of one gradient; fewer where there are many, 2**17 together.
         probe_every_n_steps: Optimizer steps between two probes.
         probe_bits: Bits between the two loss scales of a probe. Where the larger one overflows, fewer are taken.
         lost_norm_threshold: Lost norm of a layer, in (0, 1), from which on there is a warning, once a run.

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from lightning_mp.float_formats import FLOAT16, FLOAT32
 from lightning_mp.precision.representability import MEANINGFUL_VALUES
 
+_MOST_TOGETHER, _FEWEST = 2**17, 256
 _BINS = 256  # one for each biased exponent of float32; the first holds zeros, the last what is not finite
 _FIRST_NORMAL = FLOAT32.largest_exponent - (FLOAT16.largest_exponent - 1)
 
@@ -60,7 +61,7 @@ class GradientSample:
 
     Args:
         parameters: Parameters by name.
-        samples: Most values taken from one gradient, spread evenly.
+        samples: Most values taken from one gradient, spread evenly; fewer where there are many, 2**17 together.
 
     Example:
         >>> layer = torch.nn.Linear(3, 2)
@@ -75,7 +76,7 @@ class GradientSample:
 
     def __init__(self, parameters: Mapping[str, Tensor], *, samples: int) -> None:
         self._parameters = dict(parameters)
-        self._samples = samples
+        self._samples = min(samples, max(_FEWEST, _MOST_TOGETHER // max(1, len(self._parameters))))
         self._handles: list[RemovableHandle] = []
         self._taken: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
         self._sizes: list[int] = []
