@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "schema": set(),
     "artifacts": set(),
     "bundle": set(),
+    "manifest": set(),
     "html_page": set(),
     "hardware": set(),
     "data": {"numpy", "pyarrow"},
