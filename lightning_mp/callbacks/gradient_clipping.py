@@ -70,6 +70,7 @@ class GradientClipping(Callback):
         self.max_norm = max_norm
         self.max_value = max_value
         self.fp32_threshold = fp32_threshold
+        self._state_key = self._generate_state_key(**given)
         self.steps = 0
         self.clipped_steps = 0
         self._counts: Tensor | None = None
@@ -81,9 +82,7 @@ class GradientClipping(Callback):
     @property
     @override
     def state_key(self) -> str:
-        return self._generate_state_key(
-            max_norm=self.max_norm, max_value=self.max_value, fp32_threshold=self.fp32_threshold
-        )
+        return self._state_key  # made once: Lightning asks for it at every hook
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

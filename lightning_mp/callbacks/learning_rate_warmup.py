@@ -76,6 +76,8 @@ class LearningRateWarmup(Callback):
         self.decay_factor = decay_factor
         self.decay_every_n_epochs = decay_every_n_epochs
         self.max_lr = max_lr
+        names = ("warmup_steps", "start_lr", "start_factor", "decay_factor", "decay_every_n_epochs", "max_lr")
+        self._state_key = self._generate_state_key(**{name: getattr(self, name) for name in names})
         factor = 0.02 if start_factor is None else start_factor
         self._warmup = LinearWarmup(warmup_steps=warmup_steps, start_lr=start_lr, start_factor=factor)
         self._steps: list[int] = []
@@ -89,8 +91,7 @@ class LearningRateWarmup(Callback):
     @property
     @override
     def state_key(self) -> str:
-        names = ("warmup_steps", "start_lr", "start_factor", "decay_factor", "decay_every_n_epochs", "max_lr")
-        return self._generate_state_key(**{name: getattr(self, name) for name in names})
+        return self._state_key  # made once: Lightning asks for it at every hook
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
