@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Literal
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from lightning_mp.data.event_kinds import EVENT_KINDS
 from lightning_mp.errors import ConfigurationError
@@ -90,7 +91,12 @@ class Columns:
                 ZoneInfo(self.time_zone)
             except (ValueError, OSError, KeyError) as error:
                 problem = f"`columns.time_zone`: there is no time zone {self.time_zone!r}"
-                raise ConfigurationError(problem, "give its IANA name, such as Europe/Berlin or UTC") from error
+                names = sorted(available_timezones())
+                near = get_close_matches(self.time_zone, names, 1) or [
+                    name for name in names if name.rpartition("/")[2] == self.time_zone
+                ]
+                hint = f"did you mean `{near[0]}`?" if near else "give its IANA name, such as Europe/Berlin or UTC"
+                raise ConfigurationError(problem, hint) from error
         for name, text in (("earliest", self.earliest), ("latest", self.latest)):
             try:
                 datetime.fromisoformat(text)
@@ -114,5 +120,6 @@ class Columns:
 
 def _known(kind: str, where: str) -> None:
     if kind not in EVENT_KINDS:
+        near = get_close_matches(kind, EVENT_KINDS, 1)
         problem = f"`{where}`: {kind!r} is not a kind of event; there are {', '.join(EVENT_KINDS)}"
-        raise ConfigurationError(problem, "use one of these names")
+        raise ConfigurationError(problem, f"did you mean `{near[0]}`?" if near else "use one of these names")

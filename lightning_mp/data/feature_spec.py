@@ -88,7 +88,8 @@ class FeatureSpec:
             and self.valid_to is not None
             and self.valid_from > self.valid_to,
             "`dtype` is for kind `numeric`; ids and categories are int32": self.dtype != "auto" and not numeric,
-            f"`missing` must be one of {', '.join(allowed)}": self.missing is not None and self.missing not in allowed,
+            f"`missing` must be one of {', '.join(allowed)}, got {self.missing!r}": self.missing is not None
+            and self.missing not in allowed,
             "`missing: constant` needs `missing_value`": self.missing == "constant" and self.missing_value is None,
             "`missing_value` needs `missing: constant`": self.missing != "constant" and self.missing_value is not None,
             "`min_count` must be at least 1": self.min_count < 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias
 
 from lightning_mp.data.durations import duration_us
@@ -119,4 +120,5 @@ def _require_kinds(kinds: dict[str, str]) -> None:
     for where, kind in kinds.items():
         if kind not in EVENT_KINDS:
             problem = f"`{where}`: {kind!r} is not a kind of event; there are {', '.join(EVENT_KINDS)}"
-            raise ConfigurationError(problem, "use one of these names")
+            near = get_close_matches(kind, EVENT_KINDS, 1)
+            raise ConfigurationError(problem, f"did you mean `{near[0]}`?" if near else "use one of these names")

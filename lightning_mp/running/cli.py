@@ -21,7 +21,8 @@ from typing_extensions import override
 from lightning_mp.errors import ArtifactError, ConfigurationError, LightningMPError
 from lightning_mp.running import checkpoint_options
 from lightning_mp.running.command_line import command_line, with_recipes
-from lightning_mp.running.recipe_parser import RecipeParser
+from lightning_mp.running.recipe_parser import RecipeParser, given_recipes
+from lightning_mp.running.refused_setting import placed_refusals, refusal
 from lightning_mp.running.report import report_fit, report_test
 from lightning_mp.running.score_writer import write_scores
 
@@ -76,6 +77,11 @@ class RecipeCLI(LightningCLI):
             checkpoint_options.require_unchanged(checkpoint, settings.get("model"), sys.argv[2:])
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._terminate)
+
+    @override
+    def instantiate_classes(self) -> None:
+        with placed_refusals(given_recipes(sys.argv[2:]), sys.argv[2:]):
+            super().instantiate_classes()
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -161,7 +167,7 @@ def main(argv: list[str]) -> int:
         except MisconfigurationException as error:
             raise _refused(error, "change the recipe, or the option") from error
         except ValueError as error:
-            ours = _ours(error)
+            ours = refusal(error)
             if ours is None:
                 raise
             raise ours from None
@@ -174,14 +180,6 @@ def main(argv: list[str]) -> int:
 
 def _refused(error: Exception, hint: str) -> ConfigurationError:
     return ConfigurationError(" ".join(str(error).split()), hint)
-
-
-def _ours(error: BaseException) -> LightningMPError | None:
-    """The error of this package that the parser put into a longer one of its own, while it built the objects."""
-    inner: BaseException | None = error
-    while inner is not None and not isinstance(inner, LightningMPError):
-        inner = inner.__cause__ or inner.__context__
-    return inner
 
 
 def _quieten() -> None:

@@ -57,9 +57,15 @@ def find(recipe: str) -> Path:
             f"`{recipe}` is a folder, a recipe is a file", "give one YAML file, such as `recipes/quickstart.yaml`"
         )
     recipes = available()
-    if path.parent in (Path(), Path("recipes")) and path.suffix in ("", ".yaml"):
-        if path.stem in recipes:
-            return recipes[path.stem]
+    if path.parent in (Path(), Path("recipes")) and path.suffix in ("", ".yaml") and path.stem in recipes:
+        return recipes[path.stem]
+    if path.suffix in (".yaml", ".yml"):
+        beside = sorted(p.name for p in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+        near = get_close_matches(path.name, [*beside, *(f"{name}.yaml" for name in recipes)], n=1)
+        named = str(path.parent / near[0]) if near and near[0] in beside else "".join(near)
+        hint = f"did you mean `{named}`?" if near else "check the path, or name a shipped recipe: `quickstart`"
+        raise ConfigurationError(f"there is no file `{recipe}`", hint)
+    if path.parent in (Path(), Path("recipes")) and not path.suffix:
         near = get_close_matches(path.stem, recipes, n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"the recipes are {', '.join(f'`{r}`' for r in recipes)}"
         raise ConfigurationError(f"there is no recipe `{recipe}`", hint)

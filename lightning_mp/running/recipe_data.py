@@ -9,7 +9,8 @@ from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-define
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from lightning_mp.running.command_line import command_line, with_recipes
-from lightning_mp.running.recipe_parser import RecipeParser
+from lightning_mp.running.recipe_parser import RecipeParser, given_recipes
+from lightning_mp.running.refused_setting import placed_refusals
 
 
 def recipe_datamodule(
@@ -43,5 +44,6 @@ def recipe_datamodule(
         settings = parser.parse_args(found)
         alone = Namespace(data=settings.data)  # type: ignore[no-untyped-call]
         build = getattr(parser, "instantiate", None) or parser.instantiate_classes  # renamed in jsonargparse 4.49
-        data: LightningDataModule = build(alone).data
+        with placed_refusals(given_recipes(found), found):
+            data: LightningDataModule = build(alone).data
     return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -26,7 +27,8 @@ def explain(message: str, *, recipes: Sequence[Path], options: Iterable[str], ar
     Returns:
         `file:line: what is wrong; what may have been meant`, without the file where the command line is at fault.
     """
-    failure, hint = _likeliest(read(message), list(options))
+    known = list(options)
+    failure, hint = _likeliest([_first_unknown(failure, known) for failure in read(message)], known)
     place = _in_recipes(failure, recipes)
     if place is not None:
         file, position = place
@@ -45,6 +47,18 @@ def _likeliest(failures: list[ParseFailure], options: list[str]) -> tuple[ParseF
         wanted = dict.fromkeys(_plain(f.detail) for f in failures if f.reason == "value" and f.steps == failure.steps)
         failure = replace(failure, detail=" or ".join(wanted).replace(" or expected ", " or "))
     return failure, hint
+
+
+def _first_unknown(failure: ParseFailure, options: list[str]) -> ParseFailure:
+    """The parser names `modle.init_args.network` where `modle` is what it does not know."""
+    if failure.reason != "unknown" or failure.steps or failure.option:
+        return failure
+    parts = failure.name.split(".")
+    for end in range(1, len(parts)):
+        name = ".".join(parts[:end])
+        if not any(f"{option}.".startswith(f"{name}.") for option in options):
+            return replace(failure, name=name)
+    return failure
 
 
 def _problem(failure: ParseFailure, shown: str) -> str:
@@ -75,16 +89,27 @@ def _hint(failure: ParseFailure, options: list[str]) -> str:
     if failure.reason == "class":
         class_path = next((s.name for s in reversed(failure.steps) if s.kind == "class"), failure.name)
         name = class_path.rpartition(".")[2]
-        return _near(name, classes_beside(class_path), "; did you mean `{}`?")
+        near = _near(name, classes_beside(class_path), "; did you mean `{}`?")
+        absent = failure.detail.startswith("No module named")
+        return near or ("; a module in this folder is found with `PYTHONPATH=.` before the command" if absent else "")
     if failure.reason != "unknown":
-        return ""
+        return _near(failure.value or "", _choices(failure.detail), "; did you mean `{}`?")
     owners = [index for index, step in enumerate(failure.steps) if step.kind == "class"]
     group = [part for step in failure.steps[owners[-1] + 1 :] for part in step.name.split(".")] if owners else []
     *inner, name = failure.name.split(".") if failure.option else (*group, failure.name)
     if not owners:
         return _near(failure.name, options, "; did you mean `--{}`?" if failure.option else "; did you mean `{}`?")
     name = name.partition(".")[0]
+    for depth, part in enumerate(inner):  # of a dotted option, the first part that is not there
+        names = settings_of(failure.steps[owners[-1]].name, inner[:depth])
+        if names and part not in names and part not in ("init_args", "class_path"):
+            return _near(part, names, "; did you mean `{}`?")
     return _near(name, settings_of(failure.steps[owners[-1]].name, inner), "; did you mean `{}`?")
+
+
+def _choices(detail: str) -> list[str]:
+    """The words that a setting may be: of `expected Literal['id', 'numeric']`."""
+    return [word for words in re.findall(r"Literal\[([^\]]*)\]", detail) for word in re.findall(r"'([^']+)'", words)]
 
 
 def _near(name: str, names: Sequence[str], template: str) -> str:

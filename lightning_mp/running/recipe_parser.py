@@ -23,7 +23,7 @@ class RecipeParser(LightningArgumentParser):
         if not self.exit_on_error:  # a parser of nested settings: the outer one sees all alternatives fail, then asks
             super().error(message, ex)
         arguments = sys.argv[2:]
-        line = explain(message, recipes=_configs(arguments), options=self._options(), arguments=arguments)
+        line = explain(message, recipes=given_recipes(arguments), options=self._options(), arguments=arguments)
         sys.stderr.write(f"error: {line}\n")
         raise SystemExit(2)
 
@@ -32,7 +32,8 @@ class RecipeParser(LightningArgumentParser):
         return list(dict.fromkeys(name for group in names for name in group))
 
 
-def _configs(arguments: list[str]) -> list[Path]:
+def given_recipes(arguments: list[str]) -> list[Path]:
+    """Files that the arguments give with `--config`, in order, those that are there."""
     files = []
     for index, argument in enumerate(arguments):
         option, equals, value = argument.partition("=")

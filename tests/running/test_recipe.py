@@ -39,3 +39,15 @@ def test_a_path_that_is_not_there_and_a_folder_are_said_to_be_so(tmp_path):
         find(str(tmp_path / "mine.yaml"))
     with pytest.raises(ConfigurationError, match="is a folder"):
         find(str(tmp_path))
+
+
+def test_a_path_that_is_not_there_gets_the_nearest_file_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "clicks.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    for typed, meant in (("click.yaml", "clicks.yaml"), ("quikstart.yaml", "quickstart.yaml")):
+        with pytest.raises(ConfigurationError, match=f"there is no file `{typed}`") as error:
+            find(typed)
+        assert error.value.hint == f"did you mean `{meant}`?"
+    with pytest.raises(ConfigurationError, match="there is no file") as error:
+        find(str(tmp_path / "cliks.yml"))
+    assert error.value.hint == f"did you mean `{tmp_path / 'clicks.yaml'}`?"

@@ -35,6 +35,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 UNKNOWN = {  # old, new, key path, owner, meant
     "top": ("seed_everything:", "sed_everything:", "sed_everything", "", "seed_everything"),
+    "group": ("\nmodel:", "\nmodle:", "modle", "", "model"),
     "trainer": ("max_epochs:", "max_epoch:", "trainer.max_epoch", "", "trainer.max_epochs"),
     "callback": ("patience:", "patence:", "trainer.callbacks.*.init_args.patence", "EarlyStopping", "patience"),
     "factory": (
@@ -56,6 +57,7 @@ UNKNOWN = {  # old, new, key path, owner, meant
 def test_an_unknown_key_names_file_line_key_owner_and_the_nearest_name(refused, place):
     old, new, key, owner, meant = UNKNOWN[place]
     line, number = refused(old, new)
+    number = number or find("quickstart").read_text().splitlines().index(old.strip()) + 1
     assert fnmatch(line, f"error: bad.yaml:{number}: `{key}` is not an option*")
     assert f"of `{owner}`" in line if owner else "of `" not in line
     assert (f"did you mean `{meant}`?" in line) if meant else ("did you mean" not in line)
@@ -96,7 +98,22 @@ def test_a_class_that_is_not_there_is_named_with_the_nearest(refused, place):
     old, new, key, meant = CLASSES[place]
     line, number = refused(old, new)
     assert fnmatch(line, f"error: bad.yaml:{number}: `{key}`: *")
-    assert f"did you mean `{meant}`?" in line if meant else "No module named 'lightning_np'" in line
+    assert f"did you mean `{meant}`?" in line if meant else "No module named 'lightning_np'; a module in this" in line
+    assert ("PYTHONPATH=." in line) is (not meant)
+
+
+NAMES = {
+    "kind": ("kind: numeric, role: user}", "kind: categoric, role: user}", "categorical"),
+    "transform": ("transform: log1p_zscore", "transform: log1_zscore", "log1p_zscore"),
+    "task": ("task: click", "task: clik", "click"),
+}
+
+
+@pytest.mark.parametrize("setting", NAMES)
+def test_a_word_that_is_not_one_of_those_allowed_gets_the_nearest(refused, setting):
+    old, new, meant = NAMES[setting]
+    line, _ = refused(old, new)
+    assert line.endswith(f"; did you mean `{meant}`?")
 
 
 def test_a_missing_setting_says_which_option_gives_it(refused):
@@ -113,6 +130,9 @@ TYPED = {
     "network": (["--model.network.cross", "3"], "`--model.network.cross` is not an option of `DCNv2`", "cross_layers"),
     "two of a name": (
         ["--data.columns.event=x", "--data.label={event: order, at_most: 4}"], "`--data.label` is not an option", "",
+    ),
+    "group": (
+        ["--data.syntetic.impressions", "5"], "`--data.syntetic.impressions` is not an option", "`synthetic`",
     ),
     "value": (["--trainer.max_epochs", "x"], "`--trainer.max_epochs` cannot be 'x'", "int"),
     "nested value": (["--data.batch_size=ten"], "`--data.batch_size` cannot be 'ten'", "int"),
