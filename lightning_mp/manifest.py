@@ -57,7 +57,8 @@ class Manifest:
         schema: The features, as the model was trained on them; without any where the module had no schema.
         inputs: Inputs of `pipeline.onnx`, in schema order; none where there is no such file.
         tensors: Inputs of `model.onnx`.
-        outputs: Outputs of both graphs, float32, shape (batch,) or (batch, tasks).
+        outputs: Outputs of both graphs, float32, shape (batch,) or (batch, tasks). `pipeline.onnx` also gives `unknown`,
+            bool (batch, F): which ids and categories, in schema order, were given and stand in no vocabulary.
         task: What the score means: the chance of a click, or a preference between 0 and 1.
         model: Class of the module and of the network that was exported.
         precision: The policy asked for, and for each initializer of `model.onnx` its ONNX type by name.

@@ -19,8 +19,11 @@ ML_OPSET: Final = 4
 IR_VERSION: Final = 10
 IDS: Final = "encoded/ids"
 DENSE: Final = "encoded/dense"
+UNKNOWN: Final = "unknown"
+"""Output of `pipeline.onnx`, bool (batch, F): the value was given, and its vocabulary does not hold it."""
 MOST_KEY_BYTES: Final = 2**31 - 2**26
 """An ONNX file holds at most 2 GB beside its external weights; keys of vocabularies cannot lie outside."""
+_ROWS: Final = "encoded/rows"
 _RESERVED: Final = ("encoded/", "model/")
 LARGEST: Final = {"float16": FLOAT16.largest, "float32": FLOAT32.largest}
 
@@ -36,7 +39,7 @@ def raw_inputs(schema: FeatureSchema) -> tuple[RawInput, ...]:
         if feature.kind not in ("id", "categorical", "numeric") or feature.width != width(feature.transform.kind):
             problem = f"feature `{feature.name}` is of kind `{feature.kind}`, which `pipeline.onnx` cannot encode"
             raise ConfigurationError(problem, "export a model of id, categorical and numeric features")
-        if feature.name in ("logit", "score") or feature.name.startswith(_RESERVED):
+        if feature.name in ("logit", "score", UNKNOWN) or feature.name.startswith(_RESERVED):
             problem = f"feature `{feature.name}` has the name of a value inside the exported graph"
             raise ConfigurationError(problem, "give the feature another name")
         # Which mode stands in for a missing category depends on its group, which the graph does not know.
@@ -60,8 +63,8 @@ def encoder_graph(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary],
         opset: Of the default domain.
 
     Returns:
-        An `onnx.ModelProto` with one input a feature, shape (batch,), and the outputs `encoded/ids` int64 (batch, F)
-        and `encoded/dense` float32 (batch, D), those that the schema has.
+        An `onnx.ModelProto` with one input a feature, shape (batch,), and the outputs `encoded/ids` int64 (batch, F),
+        `encoded/dense` float32 (batch, D) and `unknown` bool (batch, F), those that the schema has.
 
     Raises:
         ConfigurationError: The keys of the vocabularies are more than an ONNX file holds.
@@ -76,8 +79,13 @@ def encoder_graph(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary],
     outputs = []
     for name, parts, kind in ((IDS, columns, TensorProto.INT64), (DENSE, numbers, TensorProto.FLOAT)):
         if parts:
-            graph.add("Concat", parts, name, axis=1)
+            graph.add("Concat", parts, _ROWS if name == IDS else name, axis=1)
             outputs.append(helper.make_tensor_value_info(name, kind, ["batch", len(parts)]))
+    if columns:  # a vocabulary answers -1 for what it does not hold, 0 for what is missing
+        first = graph.constant(np.array(0, dtype=np.int64), "encoded/first_row")
+        graph.add("Max", [_ROWS, first], IDS)
+        graph.add("Less", [_ROWS, first], UNKNOWN)
+        outputs.append(helper.make_tensor_value_info(UNKNOWN, TensorProto.BOOL, ["batch", len(columns)]))
     inputs = [helper.make_tensor_value_info(i.name, types[i.datatype], ["batch"]) for i in raw_inputs(schema)]
     body = helper.make_graph(graph.nodes, "encoder", inputs, outputs, graph.constants)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
@@ -146,7 +154,7 @@ def _indexed(graph: _Nodes, feature: Feature, vocabulary: Vocabulary) -> str:
         keys = [MISSING_INTEGER, *vocabulary.entries.tolist()]
         table = helper.make_tensor("keys", TensorProto.INT64, [len(keys)], np.array(keys, dtype=np.int64))
     rows = helper.make_tensor("rows", TensorProto.INT64, [len(keys)], np.arange(len(keys), dtype=np.int64))
-    unknown = helper.make_tensor("unknown", TensorProto.INT64, [1], [0])
+    unknown = helper.make_tensor("unknown", TensorProto.INT64, [1], [-1])
     here = f"encoded/{feature.name}"
     graph.add("LabelEncoder", [feature.name], f"{here}/row", keys_tensor=table, values_tensor=rows,
               default_tensor=unknown)  # fmt: skip

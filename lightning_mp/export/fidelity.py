@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lightning_mp.data.vocabulary import Vocabulary
+from lightning_mp.data.vocabulary import MISSING_INTEGER, MISSING_TEXT, Vocabulary
 from lightning_mp.errors import ParityError
 from lightning_mp.export.encoded_rows import EncodedRows, Logits, session_logits
+from lightning_mp.export.encoder_graph import UNKNOWN
 from lightning_mp.export.parity import SATURATED
 from lightning_mp.export.raw_rows import encode_rows
 from lightning_mp.schema import FeatureSchema
@@ -120,6 +121,10 @@ def check_encoder(
                     f"{ours[row]!r} in training",
                     _STOP,
                 )
+    for column, feature in enumerate(schema.ids):
+        given = np.array([value not in (MISSING_TEXT, MISSING_INTEGER) for value in raw[feature.name]], dtype=np.bool_)
+        if not np.array_equal(graph[UNKNOWN][:, column], given & (plain["ids"][:, column] == 0)):
+            raise ParityError(f"feature `{feature.name}`: `pipeline.onnx` takes known values for unknown", _STOP)
 
 
 def check_inputs(

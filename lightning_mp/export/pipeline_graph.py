@@ -1,11 +1,11 @@
-"""`pipeline.onnx`: raw named values to logit and score, the encoder and the model in one graph."""
+"""`pipeline.onnx`: raw named values to logit, score and what was unknown, the encoder and the model in one graph."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Final
 
-from lightning_mp.export.encoder_graph import DENSE, IDS
+from lightning_mp.export.encoder_graph import DENSE, IDS, UNKNOWN
 
 PREFIX: Final = "model/"
 """Of the names that `model.onnx` has, inside `pipeline.onnx`."""
@@ -32,8 +32,9 @@ def write_pipeline(encoder: Any, core: Path, path: Path) -> None:
     graph.name = "pipeline"
     graph.node.extend(model.graph.node)
     graph.initializer.extend(model.graph.initializer)
+    told = [output for output in encoder.graph.output if output.name == UNKNOWN]
     del graph.output[:]
-    graph.output.extend(model.graph.output)
+    graph.output.extend([*model.graph.output, *told])
     merged.functions.extend(model.functions)
     there = {opset.domain for opset in merged.opset_import}
     merged.opset_import.extend(opset for opset in model.opset_import if opset.domain not in there)

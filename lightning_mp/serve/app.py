@@ -15,12 +15,14 @@ from lightning_mp.serve.open_inference import (
     columns_of_tensors,
     model_metadata,
     requested_outputs,
+    tensor_of_names,
     tensors_of_scores,
     too_many_rows,
 )
 from lightning_mp.serve.request_error import RequestError
 from lightning_mp.serve.rows import columns_of_rows
 from lightning_mp.serve.scorer import Scorer
+from lightning_mp.serve.unread import missing_names, unknown_names
 
 _LOG = logging.getLogger(__name__)
 _EXTRA_HEADERS: Final[dict[int, list[tuple[bytes, bytes]]]] = {
@@ -62,6 +64,8 @@ class ScoringApp:
         self._json = require("orjson", "serve")
         self._inputs, self._outputs = scorer.inputs, scorer.manifest.outputs
         self._completed = scorer.completed
+        self._indexed = scorer.indexed
+        self._on_demand = ("unknown", "missing") if scorer.tells_unknown else ("missing",)
         self._batcher = MicroBatcher(scorer, max_queued_rows=max_queued_rows)
         self._max_body_bytes, self._max_rows = max_body_bytes, max_rows
         self._name = name
@@ -138,15 +142,28 @@ class ScoringApp:
         rows = request["rows"]
         if isinstance(rows, list) and len(rows) > self._max_rows:
             raise too_many_rows(len(rows), self._max_rows)
-        scores = await self._batcher.score(columns_of_rows(self._inputs, self._completed(rows)), len(rows))
-        return {"scores": scores.score, "logits": scores.logit}
+        columns = columns_of_rows(self._inputs, self._completed(rows))
+        scores = await self._batcher.score(columns, len(rows))
+        reply: dict[str, object] = {"scores": scores.score, "logits": scores.logit}
+        if scores.unknown is not None:
+            reply["unknown"] = unknown_names(self._indexed, scores.unknown)
+        reply["missing"] = missing_names(self._inputs, columns, len(rows))
+        return reply
 
     async def _infer(self, request: dict[str, Any]) -> object:
         label = request.get("id")
         if label is not None and not isinstance(label, str):
             raise RequestError(f"`id` is {shown(label)}, not a text", "send a JSON string, or no `id`")
-        asked = requested_outputs(request, outputs=self._outputs)
+        asked = requested_outputs(request, outputs=self._outputs, on_demand=self._on_demand)
         columns, rows = columns_of_tensors(self._inputs, request, max_rows=self._max_rows)
-        outputs = tensors_of_scores(await self._batcher.score(columns, rows), names=asked)
+        scores = await self._batcher.score(columns, rows)
+        outputs = []
+        for name in asked:
+            if name in self._outputs:
+                outputs += tensors_of_scores(scores, names=(name,))
+            elif name == "missing":
+                outputs.append(tensor_of_names(name, self._inputs, missing_names(self._inputs, columns, rows)))
+            elif scores.unknown is not None:
+                outputs.append(tensor_of_names(name, self._inputs, unknown_names(self._indexed, scores.unknown)))
         reply = {"model_name": self._name, "model_version": "1", "outputs": outputs}
         return reply if label is None else {**reply, "id": label}

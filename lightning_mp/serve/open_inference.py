@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from lightning_mp.manifest import Datatype, Manifest, RawInput
@@ -116,8 +117,27 @@ def tensors_of_scores(scores: Scores, *, names: tuple[str, ...]) -> list[dict[st
     ]
 
 
-def requested_outputs(request: dict[str, Any], *, outputs: tuple[str, ...]) -> tuple[str, ...]:
+def tensor_of_names(name: str, inputs: Sequence[RawInput], named: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Names of inputs by row as an output tensor, BOOL (rows, inputs): the columns are the metadata's inputs.
+
+    Args:
+        name: Of the output.
+        inputs: What the model takes.
+        named: For each row some of their names.
+    """
+    data = [spec.name in names for names in named for spec in inputs]
+    return {"name": name, "datatype": "BOOL", "shape": [len(named), len(inputs)], "data": data}
+
+
+def requested_outputs(
+    request: dict[str, Any], *, outputs: tuple[str, ...], on_demand: tuple[str, ...] = ()
+) -> tuple[str, ...]:
     """Names of the outputs that a request asks for.
+
+    Args:
+        request: The request's JSON object.
+        outputs: What it gets when it asks for nothing.
+        on_demand: What it gets only when it asks.
 
     Raises:
         RequestError: It names one that there is not.
@@ -130,10 +150,10 @@ def requested_outputs(request: dict[str, Any], *, outputs: tuple[str, ...]) -> t
             f"`outputs` is {shown(asked)}, not a list of objects", 'send [{"name": "score"}], or nothing'
         )
     for entry in asked:
-        if entry.get("name") not in outputs:
+        if entry.get("name") not in (*outputs, *on_demand):
             raise RequestError(
                 f"`outputs`: {shown(entry.get('name'))} is not an output of this model",
-                f"ask for {' or '.join(f'`{name}`' for name in outputs)}",
+                f"ask for {' or '.join(f'`{name}`' for name in (*outputs, *on_demand))}",
             )
     return tuple(entry["name"] for entry in asked)
 

@@ -22,6 +22,7 @@ from lightning_mp.serve.rows import columns_of_rows
 _NUMPY: Final[dict[Datatype, Any]] = {"BYTES": np.object_, "INT64": np.int64, "FP64": np.float64}
 _ONNX: Final[dict[Datatype, str]] = {"BYTES": "tensor(string)", "INT64": "tensor(int64)", "FP64": "tensor(double)"}
 _WARM_UP = (1, 64)
+_UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,16 @@ class Scores:
     Attributes:
         logit: (B,) or (B, T) float32, finite.
         score: As `logit`, in [0, 1]: the chance of a click, or a preference.
+        unknown: (B, F) bool, one column an id or category in schema order: it was given, and the model does not know
+            it. `None` of a bundle whose graph does not tell.
     """
 
     logit: NDArray[np.float32]
     score: NDArray[np.float32]
+    unknown: NDArray[np.bool_] | None = None
 
     def __getitem__(self, rows: slice) -> Scores:
-        return Scores(self.logit[rows], self.score[rows])
+        return Scores(self.logit[rows], self.score[rows], None if self.unknown is None else self.unknown[rows])
 
 
 class Scorer:
@@ -57,6 +61,8 @@ class Scorer:
         self.bundle = bundle
         self._session = _session(bundle)
         self._outputs = list(bundle.manifest.outputs)
+        if _UNKNOWN in (output.name for output in self._session.get_outputs()):
+            self._outputs.append(_UNKNOWN)
         self.latest = LatestFeatures(bundle)
         for rows in _WARM_UP:
             try:
@@ -84,6 +90,16 @@ class Scorer:
     def inputs(self) -> tuple[RawInput, ...]:
         """What a row may hold."""
         return self.bundle.manifest.inputs
+
+    @property
+    def indexed(self) -> tuple[str, ...]:
+        """Names of the ids and categories, in the order of `Scores.unknown`."""
+        return tuple(feature.name for feature in self.bundle.manifest.schema.ids)
+
+    @property
+    def tells_unknown(self) -> bool:
+        """Whether the graph tells which values it does not know; those of early bundles do not."""
+        return _UNKNOWN in self._outputs
 
     def score(self, rows: Sequence[Mapping[str, object]]) -> Scores:
         """Score rows of raw values.
@@ -116,10 +132,12 @@ class Scorer:
         """
         if rows == 0:
             empty = np.empty(0, dtype=np.float32)
-            return Scores(empty, empty)
+            return Scores(
+                empty, empty, np.empty((0, len(self.indexed)), dtype=np.bool_) if self.tells_unknown else None
+            )
         feeds = {spec.name: np.array(columns[spec.name], dtype=_NUMPY[spec.datatype]) for spec in self.inputs}
         answer = dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
-        scores = Scores(answer["logit"], answer["score"])
+        scores = Scores(answer["logit"], answer["score"], answer.get(_UNKNOWN))
         require_finite(scores)
         return scores
 

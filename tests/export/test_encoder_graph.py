@@ -143,6 +143,7 @@ def test_missing_and_unknown_keys_are_row_0_even_of_an_empty_vocabulary(tmp_path
     session = session_of(schema, words, tmp_path)
     raw = {"text": np.array(["", "x", "7"], dtype=object), "number": np.array([MISSING_INTEGER, 8, 7])}
     assert session.run(None, raw)[0].tolist() == [[0, 0], [0, 0], [0, 1]]
+    assert session.run(["unknown"], raw)[0].tolist() == [[False, False], [True, True], [True, False]]
 
 
 def test_inputs_are_called_as_the_features_whatever_their_names_hold(tmp_path):
@@ -152,7 +153,7 @@ def test_inputs_are_called_as_the_features_whatever_their_names_hold(tmp_path):
     assert [(i.name, i.shape) for i in session.get_inputs()] == [(name, ["batch"]) for name in names]
 
 
-@pytest.mark.parametrize("name", ["logit", "score", "encoded/x", "model/x"])
+@pytest.mark.parametrize("name", ["logit", "score", "unknown", "encoded/x", "model/x"])
 def test_a_feature_with_the_name_of_an_inner_value_is_refused(name):
     with pytest.raises(ConfigurationError, match=f"feature `{name}` has the name of a value inside"):
         raw_inputs(FeatureSchema(features=(numeric(name, "none", "float32"),)))

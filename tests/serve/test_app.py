@@ -21,7 +21,8 @@ def test_rows_are_scored_as_by_hand_and_exactly_as_without_a_server(client, orac
     rows = [ROW, {"user": "new"}, {"user": "007", "price": None}, {"user": "u2", "hour": None, "price": 3}]
     status, answer = client.ask("POST", "/score", {"rows": rows})
     assert status == 200
-    assert answer.keys() == {"scores", "logits"}
+    assert answer.keys() == {"scores", "logits", "missing"}  # this graph does not tell what it does not know
+    assert answer["missing"] == [[], ["hour", "price"], ["hour", "price"], ["hour"]]
     assert answer["logits"] == pytest.approx([oracle(row) for row in rows], abs=1e-6)
     assert answer["scores"] == pytest.approx([1 / (1 + np.exp(-oracle(row))) for row in rows], abs=1e-6)
     status, tensors = client.ask(
@@ -68,7 +69,7 @@ def test_health_and_metadata(client):
 
 
 def test_no_rows_are_no_scores(client):
-    assert client.ask("POST", "/score", {"rows": []}) == (200, {"scores": [], "logits": []})
+    assert client.ask("POST", "/score", {"rows": []}) == (200, {"scores": [], "logits": [], "missing": []})
     status, answer = client.ask("POST", "/v2/models/click/infer", {"inputs": [tensor("user", "BYTES", [], [0])]})
     assert status == 200
     assert answer["outputs"][0]["shape"] == [0]

@@ -59,3 +59,22 @@ def test_raw_values_sent_to_a_server_get_the_trained_module_s_logit(running, new
     status, tensors = client.ask("POST", "/v2/models/click/infer", {"inputs": inputs})
     assert status == 200
     assert tensors["outputs"][0]["data"] == answer["logits"]
+    assert [answer["unknown"][0], answer["missing"][0]] == [["user", "item", "brand"], names_missing(rows[0], bundle)]
+    for row, unknown, missing in zip(rows, answer["unknown"], answer["missing"], strict=True):
+        strangers = {
+            name
+            for name, words in shop.vocabularies.items()
+            if row.get(name) is not None and row[name] not in words.entries.tolist()
+        }
+        assert (set(unknown), missing) == (strangers, names_missing(row, bundle))
+    asked = {"inputs": inputs, "outputs": [{"name": "unknown"}, {"name": "score"}, {"name": "missing"}]}
+    status, tensors = client.ask("POST", "/v2/models/click/infer", asked)
+    assert status == 200
+    names = [spec.name for spec in bundle.manifest.inputs]
+    for tensor, said in ((tensors["outputs"][0], answer["unknown"]), (tensors["outputs"][2], answer["missing"])):
+        assert (tensor["datatype"], tensor["shape"]) == ("BOOL", [len(rows), len(names)])
+        assert tensor["data"] == [name in row for row in said for name in names]
+
+
+def names_missing(row: dict, bundle) -> list[str]:
+    return [spec.name for spec in bundle.manifest.inputs if row.get(spec.name) is None]
