@@ -74,9 +74,9 @@ def summary(store: FeatureStore) -> list[str]:
     width = max((len(feature.name) for feature in manifest.schema.features), default=0)
     notes = source.get("notes", {})
     for feature in manifest.schema.features:
-        size = f"{feature.vocabulary_size:,} rows" if feature.vocabulary_size else feature.transform.kind
-        note = notes.get(feature.name, "")
-        lines.append(f"{feature.name:<{width}}  {feature.kind:<11}  {_stored(feature):<8}  {size:<12}  {note}".rstrip())
+        size = f"{feature.vocabulary_size:,} entries" if feature.vocabulary_size else feature.transform.kind
+        note = "the label" if feature.role == "label" else notes.get(feature.name, size)
+        lines.append(f"{feature.name:<{width}}  {feature.kind:<11}  {_stored(feature):<8}  {note}")
     return lines
 
 

@@ -125,7 +125,7 @@ def _indexed(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> Feat
     rows = row_of[codes]
     known = float(np.mean(rows[training] > 0))
     unseen = float(np.mean(rows[~training] == 0)) if not training.all() else 0.0
-    note = f"{vocabulary.size:,} rows, {known:.1%} of training rows known, {unseen:.1%} of later rows unknown"
+    note = f"{vocabulary.size:,} entries, {known:.1%} of training rows known, {unseen:.1%} of later rows unknown"
     source = "int64" if pa.types.is_integer(values.type) else "string"
     return FeatureColumn(feature=_feature(spec, source, vocabulary), values=rows, vocabulary=vocabulary, note=note)
 
@@ -138,7 +138,7 @@ def _calendar(spec: FeatureSpec, time: pa.ChunkedArray, zone: str) -> FeatureCol
     # All values that there are, seen or not: the clock is known beforehand.
     vocabulary = Vocabulary(list(range(24 if spec.of == "hour" else 7)))
     rows = (values + 1).astype(np.int32)
-    note = f"{vocabulary.size} rows, the {spec.of} in {zone}"
+    note = f"{vocabulary.size} entries, the {spec.of} in {zone}"
     return FeatureColumn(feature=_feature(spec, "int64", vocabulary), values=rows, vocabulary=vocabulary, note=note)
 
 

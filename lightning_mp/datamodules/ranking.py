@@ -143,6 +143,7 @@ class RankingDataModule(pl.LightningDataModule):
         self.sampled_negatives = sampled_negatives
         self.num_workers = num_workers
         self._manifest: StoreManifest | None = None
+        self._prepared = False
 
     @property
     def schema(self) -> FeatureSchema:
@@ -186,8 +187,9 @@ class RankingDataModule(pl.LightningDataModule):
             audit=self.audit,
             max_bad_share=self.max_bad_share,
             on_overflow=self.on_overflow,
-            progress=rank_zero_info,
+            progress=None if self._prepared else rank_zero_info,  # a run prepares anew for its test: it was told
         )
+        self._prepared = True
 
     @override
     def setup(self, stage: str) -> None:

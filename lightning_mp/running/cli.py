@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -158,7 +159,7 @@ def main(argv: list[str]) -> int:
         LightningMPError: What was asked for cannot be done; its `exit_code` is the command's.
         SystemExit: The parser ends the command: 0 after `--help`, 2 after one line on what it refused.
     """
-    with command_line([argv[0], *with_recipes(argv[1:])]), _own_signals(), warnings.catch_warnings():
+    with command_line([argv[0], *with_recipes(argv[1:])]), _own_signals(), _without_tips(), warnings.catch_warnings():
         _quieten()
         try:
             cli = RecipeCLI()
@@ -186,12 +187,27 @@ def _quieten() -> None:
     """Leave out what the user of a recipe can do nothing about."""
     for message in (
         ".*does not have many workers",  # batches are gathered from a map: a worker would only copy them
-        ".*LeafSpec",  # of torch, in Lightning
+        ".*(LeafSpec|treespec)",  # of torch, in Lightning
         r"\s*(By default only one Jsonargparse|.*was deprecated in v4)",  # of jsonargparse, in Lightning
         ".*not supported by the model summary",  # it leaves out the size in MB under bfloat16
         ".*dirpath has changed",  # of checkpoints, where one is measured and none written
     ):
         warnings.filterwarnings("ignore", message=message)
+
+
+@contextmanager
+def _without_tips() -> Iterator[None]:
+    """Leave out Lightning's advertisements for packages that nobody asked for; everything else it says is shown."""
+    log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "Tip: For seamless cloud" not in str(record.msg)
+
+    log.addFilter(keep)
+    try:
+        yield
+    finally:
+        log.removeFilter(keep)
 
 
 @contextmanager

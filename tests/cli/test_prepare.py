@@ -48,7 +48,10 @@ def test_the_store_is_made_and_summed_up(tmp_path, capsys):
     lines = {line.split()[0]: line.split() for line in shown.splitlines() if line}
     assert lines["user_id"][1:3] == ["id", "int32"]
     assert lines["price"][1:3] == ["numeric", store.schema.feature("price").stored_dtype]
-    assert lines["price"][3] == "zscore"
+    assert lines["price"][3].rstrip(",") == "zscore"
+    assert lines["price"].count("zscore,") == 1
+    assert " entries, " in " ".join(lines["user_id"])
+    assert lines[store.schema.labels[0].name][-2:] == ["the", "label"]
 
 
 def test_what_is_there_already_is_not_made_again(tmp_path, capsys):

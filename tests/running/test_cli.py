@@ -40,6 +40,10 @@ def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     ended = run(folder, "fit", *SMALL)
     assert ended.returncode == 0, ended.stderr
+    assert "Tip:" not in ended.stderr  # what Lightning would sell
+    assert "Warning" not in ended.stderr
+    assert "nothing to do" not in ended.stdout + ended.stderr  # the test after the fit prepares anew, and was told
+    assert (ended.stdout + ended.stderr).count(" entries, ") == 8
     return folder, ended.stdout
 
 
