@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lightning_mp.errors import ConfigurationError
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
 _SHOWN_REJECTS = 5
 _SHOW_SQL = "--show-sql"
+_FEATURE_LINE = re.compile(r"feature `[^`]+`: .*( entries, |, stored as )")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
 
     switches = {_SHOW_SQL: "Print the SQL of each feature that is made of earlier events."}
     data = recipe_datamodule("prepare", argv, switches=switches)
-    data.prepare_data()
+    with _features_told_once():
+        data.prepare_data()
     store = getattr(data, "store", None)
     if isinstance(store, FeatureStore):
         print("\n".join(summary(store)))
@@ -78,6 +83,21 @@ def summary(store: FeatureStore) -> list[str]:
         note = "the label" if feature.role == "label" else notes.get(feature.name, size)
         lines.append(f"{feature.name:<{width}}  {feature.kind:<11}  {_stored(feature):<8}  {note}")
     return lines
+
+
+@contextmanager
+def _features_told_once() -> Iterator[None]:
+    """Leave the line on each feature to the summary, which has it too."""
+    log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+
+    def keep(record: logging.LogRecord) -> bool:
+        return _FEATURE_LINE.match(record.getMessage()) is None
+
+    log.addFilter(keep)
+    try:
+        yield
+    finally:
+        log.removeFilter(keep)
 
 
 def _stored(feature: Feature) -> str:

@@ -34,9 +34,12 @@ def write(folder: Path, recipe: str = RECIPE, bad: int = 1) -> None:
     (folder / "mine.yaml").write_text(recipe)
 
 
-def test_the_store_is_made_and_summed_up(tmp_path, capsys):
+def test_the_store_is_made_and_summed_up(tmp_path, capsys, caplog):
     write(tmp_path, bad=7)
-    assert main(["--config", "mine.yaml"]) == 0
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        assert main(["--config", "mine.yaml"]) == 0
+    assert "wrote version 1" in caplog.text
+    assert "feature `" not in caplog.text  # the summary has each
     shown = capsys.readouterr().out
     store = FeatureStore(tmp_path / "store")
     assert store.manifest.version == 1
