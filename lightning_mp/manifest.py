@@ -27,11 +27,17 @@ class RawInput:
         datatype: `BYTES` for text (an ONNX string), `INT64`, or `FP64`, in the words of the Open Inference Protocol.
         required: Whether a row must carry it. One that is not takes the missing value of its type: `""`, the
             smallest int64, or NaN, for which the graph holds the rule.
+        mode: What the graph takes for a missing category with the rule `mode`: the mode of all training rows. Modes by
+            group, which training asked first, are not in the graph.
+        derived_from: Of an indicator: the input whose absence it tells. Left out, it is 1 where that input is missing,
+            else 0.
     """
 
     name: str
     datatype: Datatype
     required: bool = False
+    mode: str | int | None = None
+    derived_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +63,8 @@ class Manifest:
         schema: The features, as the model was trained on them; without any where the module had no schema.
         inputs: Inputs of `pipeline.onnx`, in schema order; none where there is no such file.
         tensors: Inputs of `model.onnx`.
-        outputs: Outputs of both graphs, float32, shape (batch,) or (batch, tasks). `pipeline.onnx` also gives `unknown`,
-            bool (batch, F): which ids and categories, in schema order, were given and stand in no vocabulary.
+        outputs: Outputs of both graphs, float32, shape (batch,) or (batch, tasks). `pipeline.onnx` also gives
+            `unknown`, bool (batch, F): which ids and categories, in schema order, were given and in no vocabulary.
         task: What the score means: the chance of a click, or a preference between 0 and 1.
         model: Class of the module and of the network that was exported.
         precision: The policy asked for, and for each initializer of `model.onnx` its ONNX type by name.
@@ -81,6 +87,12 @@ class Manifest:
     def to_json(self) -> str:
         """Indented JSON with sorted keys."""
         record = {**asdict(self), "schema": json.loads(self.schema.to_json())}
+        for entry in record[
+            "inputs"
+        ]:  # left out where it says nothing, as bundles had it before there was such a field
+            for name in ("mode", "derived_from"):
+                if entry[name] is None:
+                    del entry[name]
         return json.dumps(record, indent=2, sort_keys=True, allow_nan=False)
 
     @classmethod

@@ -10,6 +10,7 @@ import numpy as np
 from lightning_mp.data.transforms import width
 from lightning_mp.data.vocabulary import MISSING_INTEGER, MISSING_TEXT, Vocabulary
 from lightning_mp.errors import ConfigurationError
+from lightning_mp.export.missing_fills import NO_FILLS, MissingFills
 from lightning_mp.export.transform_graph import transformed
 from lightning_mp.float_formats import FLOAT16, FLOAT32
 from lightning_mp.manifest import Datatype, RawInput
@@ -28,8 +29,12 @@ _RESERVED: Final = ("encoded/", "model/")
 LARGEST: Final = {"float16": FLOAT16.largest, "float32": FLOAT32.largest}
 
 
-def raw_inputs(schema: FeatureSchema) -> tuple[RawInput, ...]:
+def raw_inputs(schema: FeatureSchema, fills: MissingFills = NO_FILLS) -> tuple[RawInput, ...]:
     """What a row may hold: one entry a feature, in schema order.
+
+    Args:
+        schema: The features.
+        fills: What stands in for missing values beyond the schema.
 
     Raises:
         ConfigurationError: A feature is of a kind that cannot be exported yet, or its name is taken by an output.
@@ -42,18 +47,26 @@ def raw_inputs(schema: FeatureSchema) -> tuple[RawInput, ...]:
         if feature.name in ("logit", "score", UNKNOWN) or feature.name.startswith(_RESERVED):
             problem = f"feature `{feature.name}` has the name of a value inside the exported graph"
             raise ConfigurationError(problem, "give the feature another name")
-        # Which mode stands in for a missing category depends on its group, which the graph does not know.
-        required = feature.missing in ("refuse", "mode") or (
-            feature.kind == "numeric" and feature.missing_value is None
+        mode = fills.modes.get(feature.name) if feature.missing == "mode" else None
+        required = (
+            feature.missing == "refuse"
+            or (feature.missing == "mode" and mode is None)
+            or (feature.kind == "numeric" and feature.missing_value is None)
         )
-        inputs.append(RawInput(name=feature.name, datatype=_datatype(feature), required=required))
+        inputs.append(
+            RawInput(name=feature.name, datatype=_datatype(feature), required=required, mode=mode,
+                     derived_from=fills.indicators.get(feature.name))
+        )  # fmt: skip
     return tuple(inputs)
 
 
-def encoder_graph(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary], opset: int) -> Any:
+def encoder_graph(
+    schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary], opset: int, fills: MissingFills = NO_FILLS
+) -> Any:
     """Make the graph that encodes raw values as training did, to the bit.
 
-    Ids and categories go through their vocabularies, unknown and missing ones to row 0. Numbers are computed in
+    Ids and categories go through their vocabularies, unknown and missing ones to row 0, missing ones with a mode to
+    its row. An indicator is 1 where its feature is missing, whatever the row says of it. Numbers are computed in
     double: the missing-value rule, the transform, then the nearest number of the stored type, whose range they are
     clipped to, and at last float32.
 
@@ -61,6 +74,7 @@ def encoder_graph(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary],
         schema: The features.
         vocabularies: Of every id and categorical feature, by name.
         opset: Of the default domain.
+        fills: What stands in for missing values beyond the schema.
 
     Returns:
         An `onnx.ModelProto` with one input a feature, shape (batch,), and the outputs `encoded/ids` int64 (batch, F),
@@ -74,8 +88,11 @@ def encoder_graph(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary],
     types = {"BYTES": TensorProto.STRING, "INT64": TensorProto.INT64, "FP64": TensorProto.DOUBLE}
     _require_room(schema, vocabularies)
     graph = _Nodes()
-    columns = [_indexed(graph, feature, vocabularies[feature.name]) for feature in schema.ids]
-    numbers = [column for feature in schema.dense for column in _numeric(graph, feature)]
+    columns = [
+        _indexed(graph, feature, vocabularies[feature.name], fills.modes.get(feature.name)) for feature in schema.ids
+    ]
+    absent = {name: _absent(graph, schema.feature(told)) for name, told in fills.indicators.items()}
+    numbers = [column for feature in schema.dense for column in _numeric(graph, feature, absent.get(feature.name))]
     outputs = []
     for name, parts, kind in ((IDS, columns, TensorProto.INT64), (DENSE, numbers, TensorProto.FLOAT)):
         if parts:
@@ -86,7 +103,7 @@ def encoder_graph(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary],
         graph.add("Max", [_ROWS, first], IDS)
         graph.add("Less", [_ROWS, first], UNKNOWN)
         outputs.append(helper.make_tensor_value_info(UNKNOWN, TensorProto.BOOL, ["batch", len(columns)]))
-    inputs = [helper.make_tensor_value_info(i.name, types[i.datatype], ["batch"]) for i in raw_inputs(schema)]
+    inputs = [helper.make_tensor_value_info(i.name, types[i.datatype], ["batch"]) for i in raw_inputs(schema, fills)]
     body = helper.make_graph(graph.nodes, "encoder", inputs, outputs, graph.constants)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
     return helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSION, producer_name="lightning_mp")
@@ -143,7 +160,17 @@ def _datatype(feature: Feature) -> Datatype:
     return "BYTES" if feature.source_dtype in ("string", "large_string") else "INT64"
 
 
-def _indexed(graph: _Nodes, feature: Feature, vocabulary: Vocabulary) -> str:
+def _absent(graph: _Nodes, feature: Feature) -> str:
+    """Whether a value was not given, bool (batch,)."""
+    here = f"encoded/{feature.name}/absent"
+    if feature.kind == "numeric":
+        return graph.add("IsNaN", [feature.name], here)
+    text = _datatype(feature) == "BYTES"
+    missing = np.array(MISSING_TEXT, dtype=np.object_) if text else np.array(MISSING_INTEGER)
+    return graph.add("Equal", [feature.name, graph.constant(missing, f"{here}/value")], here)
+
+
+def _indexed(graph: _Nodes, feature: Feature, vocabulary: Vocabulary, mode: str | int | None) -> str:
     from onnx import TensorProto, helper
 
     if _datatype(feature) == "BYTES":
@@ -153,7 +180,10 @@ def _indexed(graph: _Nodes, feature: Feature, vocabulary: Vocabulary) -> str:
     else:
         keys = [MISSING_INTEGER, *vocabulary.entries.tolist()]
         table = helper.make_tensor("keys", TensorProto.INT64, [len(keys)], np.array(keys, dtype=np.int64))
-    rows = helper.make_tensor("rows", TensorProto.INT64, [len(keys)], np.arange(len(keys), dtype=np.int64))
+    places = np.arange(len(keys), dtype=np.int64)
+    if mode is not None:
+        places[0] = vocabulary.encode([mode])[0]  # type: ignore[arg-type]  # of the type of the entries
+    rows = helper.make_tensor("rows", TensorProto.INT64, [len(keys)], places)
     unknown = helper.make_tensor("unknown", TensorProto.INT64, [1], [-1])
     here = f"encoded/{feature.name}"
     graph.add("LabelEncoder", [feature.name], f"{here}/row", keys_tensor=table, values_tensor=rows,
@@ -161,12 +191,14 @@ def _indexed(graph: _Nodes, feature: Feature, vocabulary: Vocabulary) -> str:
     return graph.add("Unsqueeze", [f"{here}/row", "encoded/axis"], f"{here}/column")
 
 
-def _numeric(graph: _Nodes, feature: Feature) -> list[str]:
+def _numeric(graph: _Nodes, feature: Feature, absent: str | None = None) -> list[str]:
     here, value = f"encoded/{feature.name}", feature.name
     if feature.missing_value is not None:
         graph.add("IsNaN", [value], f"{here}/missing")
         stand_in = graph.constant(np.array(float(feature.missing_value)), f"{here}/missing_value")
         value = graph.add("Where", [f"{here}/missing", stand_in, value], f"{here}/given")
+    if absent is not None:
+        value = graph.add("Where", [absent, "encoded/one", value], f"{here}/told")
     columns = transformed(graph, feature, value, here)
     wide = len(columns) > 1
     return [_stored(graph, feature, column, f"{here}[{i}]" if wide else here) for i, column in enumerate(columns)]

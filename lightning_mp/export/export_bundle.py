@@ -18,6 +18,7 @@ from lightning_mp.export.core_graph import OPSET
 from lightning_mp.export.encoded_rows import EncodedRows, pipeline_logits
 from lightning_mp.export.encoder_graph import encoder_graph, raw_inputs
 from lightning_mp.export.inference_copy import inference_copy
+from lightning_mp.export.missing_fills import MissingFills
 from lightning_mp.export.pipeline_graph import write_pipeline
 from lightning_mp.export.precision_policy import Precision, PrecisionPolicy
 from lightning_mp.export.raw_rows import decode_rows, encode_rows, hostile_rows
@@ -80,19 +81,20 @@ def export_bundle(
     folder, policy = Path(dirpath), PrecisionPolicy.of(precision)
     reference = inference_copy(module)
     real = RealRows.read(store, _schema(module), rows)
-    encoder = encoder_graph(real.schema, real.vocabularies, OPSET)
+    fills = MissingFills.of(store)
+    encoder = encoder_graph(real.schema, real.vocabularies, OPSET, fills)
 
     def surround(answer: Answer, folder: Path, tolerance: float) -> dict[str, Any]:
         write_pipeline(encoder, folder / MODEL, folder / PIPELINE)
-        return {"pipeline": _check_pipeline(answer, encoder, real, folder, tolerance)}
+        return {"pipeline": _check_pipeline(answer, encoder, real, folder, fills=fills, tolerance=tolerance)}
 
     def finish(folder: Path) -> None:
-        _write_samples(folder, real)
+        _write_samples(folder, real, fills)
         write_tables(folder, store)
 
     manifest = Manifest(
         schema=real.schema,
-        inputs=raw_inputs(real.schema),
+        inputs=raw_inputs(real.schema, fills),
         task=str(getattr(module, "task", "click")),
         model=model_classes(module),
     )
@@ -102,29 +104,31 @@ def export_bundle(
     )  # fmt: skip
 
 
-def _check_pipeline(answer: Answer, encoder: Any, real: RealRows, folder: Path, tolerance: float) -> dict[str, Any]:
+def _check_pipeline(
+    answer: Answer, encoder: Any, real: RealRows, folder: Path, *, fills: MissingFills, tolerance: float
+) -> dict[str, Any]:
     import onnx
 
     schema, vocabularies = real.schema, real.vocabularies
-    raw = decode_rows(schema, vocabularies, real.rows.ids, real.rows.dense)
+    raw = decode_rows(schema, vocabularies, real.rows.ids, real.rows.dense, fills)
     alone = folder / "encoder.onnx"
     onnx.save(encoder, str(alone))
     encode = open_session(alone, target="cpu")
     for rows in (raw, hostile_rows(schema, vocabularies)):
-        fidelity.check_encoder(encode, schema, vocabularies, rows)
+        fidelity.check_encoder(encode, schema, vocabularies, rows, fills)
     alone.unlink()
     few = {name: values[:_CHANGED_ROWS] for name, values in raw.items()}
     session = open_session(folder / PIPELINE, target="cpu")
     return fidelity.check_inputs(
-        lambda changed: answer(EncodedRows(*encode_rows(schema, vocabularies, changed))),
+        lambda changed: answer(EncodedRows(*encode_rows(schema, vocabularies, changed, fills))),
         lambda changed: pipeline_logits(session, changed),
         few, PIPELINE, tolerance,
     )  # fmt: skip
 
 
-def _write_samples(folder: Path, real: RealRows) -> None:
+def _write_samples(folder: Path, real: RealRows, fills: MissingFills) -> None:
     rows: EncodedRows = real.rows[:_SAMPLES]
-    raw = decode_rows(real.schema, real.vocabularies, rows.ids, rows.dense)
+    raw = decode_rows(real.schema, real.vocabularies, rows.ids, rows.dense, fills)
     logit = pipeline_logits(open_session(folder / PIPELINE, target="cpu"), raw)
     finite = np.isfinite(logit)
     write_samples(

@@ -15,6 +15,7 @@ from lightning_mp.data.vocabulary import MISSING_INTEGER, MISSING_TEXT, Vocabula
 from lightning_mp.errors import ParityError
 from lightning_mp.export.encoded_rows import EncodedRows, Logits, session_logits
 from lightning_mp.export.encoder_graph import UNKNOWN
+from lightning_mp.export.missing_fills import NO_FILLS, MissingFills
 from lightning_mp.export.parity import SATURATED
 from lightning_mp.export.raw_rows import encode_rows
 from lightning_mp.schema import FeatureSchema
@@ -99,7 +100,11 @@ def differences(ours: Logits, theirs: Logits) -> NDArray[np.float64]:
 
 
 def check_encoder(
-    session: Any, schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary], raw: Mapping[str, NDArray[Any]]
+    session: Any,
+    schema: FeatureSchema,
+    vocabularies: Mapping[str, Vocabulary],
+    raw: Mapping[str, NDArray[Any]],
+    fills: MissingFills = NO_FILLS,
 ) -> None:
     """Compare the encoder's graph with the plain NumPy encoding, to the bit.
 
@@ -108,7 +113,7 @@ def check_encoder(
     """
     names = [output.name for output in session.get_outputs()]
     graph = dict(zip((name.rpartition("/")[2] for name in names), session.run(names, dict(raw)), strict=True))
-    plain = EncodedRows(*encode_rows(schema, vocabularies, raw)).feeds
+    plain = EncodedRows(*encode_rows(schema, vocabularies, raw, fills)).feeds
     for name, features in (("ids", schema.ids), ("dense", schema.dense)):
         wide = [feature for feature in features for _ in range(feature.width if name == "dense" else 1)]
         for column, feature in enumerate(wide):

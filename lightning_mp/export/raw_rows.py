@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from lightning_mp.data import transforms
 from lightning_mp.data.vocabulary import MISSING_INTEGER, MISSING_TEXT, Vocabulary
 from lightning_mp.export.encoder_graph import LARGEST, raw_inputs
+from lightning_mp.export.missing_fills import NO_FILLS, MissingFills
 from lightning_mp.schema import FeatureSchema
 
 Columns = Mapping[str, NDArray[Any]]
@@ -21,6 +22,7 @@ def decode_rows(
     vocabularies: Mapping[str, Vocabulary],
     ids: NDArray[np.integer[Any]],
     dense: NDArray[np.floating[Any]],
+    fills: MissingFills = NO_FILLS,
 ) -> dict[str, NDArray[Any]]:
     """Raw values that encode to these rows; a number may come back one rounding step beside the stored one.
 
@@ -29,17 +31,20 @@ def decode_rows(
         vocabularies: Of every id and categorical feature, by name.
         ids: (N, F) vocabulary rows.
         dense: (N, D) transformed numbers.
+        fills: What stands in for missing values beyond the schema.
 
     Returns:
         For every input of `pipeline.onnx` an array (N,) of `str` objects, int64 or float64. Row 0 becomes the
-        missing value.
+        missing value; where that would be told or filled, a value that the vocabulary does not hold.
     """
     datatypes = {entry.name: entry.datatype for entry in raw_inputs(schema)}
     raw: dict[str, NDArray[Any]] = {}
     for column, feature in enumerate(schema.ids):
         text = datatypes[feature.name] == "BYTES"
         values = vocabularies[feature.name].decode(ids[:, column])
-        values = np.where(ids[:, column] == 0, MISSING_TEXT if text else MISSING_INTEGER, values)
+        told = feature.name in fills.modes or feature.name in fills.indicators.values()
+        missing = MISSING_TEXT if text else MISSING_INTEGER
+        values = np.where(ids[:, column] == 0, _stranger(vocabularies[feature.name], text) if told else missing, values)
         raw[feature.name] = values.astype(np.object_ if text else np.int64)
     column = 0
     for feature in schema.dense:
@@ -52,7 +57,7 @@ def decode_rows(
 
 
 def encode_rows(
-    schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary], raw: Columns
+    schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary], raw: Columns, fills: MissingFills = NO_FILLS
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Encode raw values as the store was written: this is what the exported encoder must repeat to the bit.
 
@@ -60,6 +65,7 @@ def encode_rows(
         schema: The features.
         vocabularies: Of every id and categorical feature, by name.
         raw: One array (N,) a feature, as `decode_rows` gives them.
+        fills: What stands in for missing values beyond the schema.
 
     Returns:
         `ids` (N, F) int64 and `dense` (N, D) float32.
@@ -68,12 +74,17 @@ def encode_rows(
     ids = np.empty((rows, len(schema.ids)), dtype=np.int64)
     for column, feature in enumerate(schema.ids):
         ids[:, column] = vocabularies[feature.name].encode(raw[feature.name])
+        if feature.name in fills.modes:
+            mode = vocabularies[feature.name].encode([fills.modes[feature.name]])[0]  # type: ignore[arg-type]
+            ids[_missing(raw[feature.name]), column] = mode
     dense = np.empty((rows, schema.dense_width), dtype=np.float32)
     column = 0
     for feature in schema.dense:
         values = np.asarray(raw[feature.name], dtype=np.float64)
         if feature.missing_value is not None:
             values = np.where(np.isnan(values), feature.missing_value, values)
+        if feature.name in fills.indicators:
+            values = np.where(_missing(raw[fills.indicators[feature.name]]), 1.0, values)
         with np.errstate(over="ignore", under="ignore"):
             largest = LARGEST[feature.stored_dtype]
             values = np.clip(transforms.apply(feature.transform, values), -largest, largest)
@@ -81,6 +92,18 @@ def encode_rows(
         dense[:, column : column + feature.width] = stored.reshape(rows, feature.width)
         column += feature.width
     return ids, dense
+
+
+def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.array([value != value or value in (MISSING_TEXT, MISSING_INTEGER) for value in values.tolist()], np.bool_)  # noqa: PLR0124
+
+
+def _stranger(vocabulary: Vocabulary, text: bool) -> str | int:
+    """A value that a vocabulary does not hold, and that is not the missing one."""
+    known = set(vocabulary.entries.tolist())
+    if text:
+        return next(word for word in ("?" * length for length in range(1, len(known) + 2)) if word not in known)
+    return next(number for number in range(-1, -len(known) - 2, -1) if number not in known)
 
 
 def hostile_rows(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary]) -> dict[str, NDArray[Any]]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lightning_mp.bundle import TABLES
 from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.export.missing_fills import MissingFills
 from lightning_mp.export.raw_rows import decode_rows
 from lightning_mp.schema import Feature, FeatureSchema
 
@@ -81,7 +82,7 @@ def _decoded(store: FeatureStore, mine: list[Feature], ids: Any, dense: Any) -> 
     numbers = [int(start) for start, feature in zip(starts, schema.dense, strict=False) if feature in mine]
     part = FeatureSchema(features=tuple(mine))
     vocabularies = {feature.name: store.vocabulary(feature.name) for feature in part.ids}
-    return decode_rows(part, vocabularies, ids[:, indexed], dense[:, numbers])
+    return decode_rows(part, vocabularies, ids[:, indexed], dense[:, numbers], MissingFills.of(store))
 
 
 def _last_rows(codes: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.intp]:

@@ -13,7 +13,7 @@ from lightning_mp.serve.columns import MISSING
 
 
 def missing_names(inputs: Sequence[RawInput], columns: Mapping[str, Sequence[Any]], rows: int) -> list[list[str]]:
-    """Names of the inputs that each row lacks.
+    """Names of the inputs that each row lacks; those that the graph derives from others are passed over.
 
     Args:
         inputs: What the model takes.
@@ -32,7 +32,9 @@ def missing_names(inputs: Sequence[RawInput], columns: Mapping[str, Sequence[Any
     names: list[list[str]] = [[] for _ in range(rows)]
     for spec in inputs:
         absent, column = MISSING[spec.datatype], columns[spec.name]
-        if absent in column:  # NaN is found by identity: `checked_column` lets no other one in
+        if (
+            absent in column and spec.derived_from is None
+        ):  # NaN is found by identity: `checked_column` lets no other one in
             for row, value in enumerate(column):
                 if value is absent or value == absent:
                     names[row].append(spec.name)
