@@ -74,10 +74,10 @@ def main(argv: Sequence[str]) -> int:
 def _load(path: Path) -> Any:
     import torch
 
+    from lightning_mp.models.checkpoint_file import require_sound
     from lightning_mp.models.checkpoint_record import KEY
 
-    if not path.is_file():
-        raise ArtifactError(f"`{path}` is not a file", "give the `.ckpt` file that `lightning-mp fit` wrote")
+    require_sound(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch, zipfile and pickle each have their own

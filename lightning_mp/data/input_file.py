@@ -40,6 +40,8 @@ def file_kind(path: str | Path) -> FileKind:
         size = file.stat().st_size
         if file.is_dir():
             raise DataError(f"`{file}` is a folder, a file was to be read", _inside(file))
+        if not file.is_file():
+            raise DataError(f"`{file}` is a pipe or a device, not a file", "write what it gives to a file first")
         with file.open("rb") as stream:
             head = stream.read(8)
     except FileNotFoundError as error:
@@ -77,6 +79,8 @@ def _nearest(file: Path) -> str:
         names = os.listdir(file.parent)  # noqa: PTH208  names are compared, not opened
     except OSError:
         return "check the path"
+    if file.is_symlink():
+        return f"it is a link to `{file.readlink()}`, which is not there"
     near = get_close_matches(file.name, names, 1)
     return f"did you mean `{file.parent / near[0]}`?" if near else "check the path"
 

@@ -9,8 +9,32 @@ from typing import Any
 import yaml
 
 from lightning_mp.errors import ArtifactError, ConfigurationError
+from lightning_mp.models.checkpoint_file import require_sound
 
 _KEYWORDS = ("last", "best", "hpc", "registry")
+
+
+def require_checkpoint(checkpoint: str, *, evaluates: bool) -> None:
+    """Refuse a `--ckpt_path` that is damaged, no checkpoint, or, where a trained model is needed, only a word.
+
+    Args:
+        checkpoint: As given with `--ckpt_path`.
+        evaluates: Whether the command measures or uses a trained model. Lightning's `last` and `best` are then
+            refused: where they find nothing, a model that was never trained would be measured without a word.
+
+    Raises:
+        ArtifactError: There is no such checkpoint, or it is damaged.
+        ConfigurationError: It is a word, and the command needs a file.
+    """
+    if Path(checkpoint).is_file():
+        require_sound(checkpoint)
+    elif checkpoint.partition(":")[0] in _KEYWORDS and evaluates:
+        raise ConfigurationError(
+            f"`--ckpt_path {checkpoint}` names no file: without one, a model that was never trained would be measured",
+            "pass the file: `lightning-mp fit` says at its end where its best checkpoint is",
+        )
+    elif checkpoint.partition(":")[0] not in _KEYWORDS and "://" not in checkpoint:
+        raise ArtifactError(f"there is no checkpoint `{checkpoint}`", "check the path given with `--ckpt_path`")
 
 
 def require_unchanged(checkpoint: str, model: Any, arguments: Sequence[str]) -> None:
@@ -24,13 +48,10 @@ def require_unchanged(checkpoint: str, model: Any, arguments: Sequence[str]) -> 
         arguments: The command line, without the command.
 
     Raises:
-        ArtifactError: There is no such checkpoint.
         ConfigurationError: An option says something else than the checkpoint; both values are named.
     """
     if not Path(checkpoint).is_file():
-        if checkpoint.partition(":")[0] in _KEYWORDS or "://" in checkpoint:
-            return
-        raise ArtifactError(f"there is no checkpoint `{checkpoint}`", "check the path given with `--ckpt_path`")
+        return
     for option, value in _model_options(arguments):
         kept = _setting(model, option.removeprefix("--model.").split("."))
         if kept is not _ABSENT and kept != value and str(kept) != str(value):

@@ -66,6 +66,14 @@ class RecipeCLI(LightningCLI):
             )
 
     @override
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        super().parse_arguments(parser, args)
+        command = self.config["subcommand"]
+        checkpoint = self.config[command].get("ckpt_path")  # Lightning reads its settings next
+        if checkpoint is not None:
+            checkpoint_options.require_checkpoint(checkpoint, evaluates=command in _EVALUATES)
+
+    @override
     def before_instantiate_classes(self) -> None:
         settings = self.config[self.subcommand]
         checkpoint = settings.get("ckpt_path")

@@ -141,14 +141,15 @@ def test_check_judges_hardware_that_is_not_there(bundle, capsys):
 def test_what_is_no_checkpoint_is_refused_in_one_sentence(store, tmp_path, capsys):
     out = tmp_path / "b"
     code, said = refused(capsys, "export", tmp_path / "absent.ckpt", "--store", store, "--out", out)
-    assert (code, "absent.ckpt` is not a file" in said) == (5, True)
+    assert (code, "there is no checkpoint" in said) == (5, True)
     (tmp_path / "text.ckpt").write_text("hello")
     code, said = refused(capsys, "export", tmp_path / "text.ckpt", "--store", store, "--out", out)
-    assert (code, "text.ckpt` cannot be read" in said) == (5, True)
-    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    assert (code, "text.ckpt` is no checkpoint, or was cut short" in said) == (5, True)
+    torch.save({"state_dict": {}, "pytorch-lightning_version": "2.6.6"}, tmp_path / "other.ckpt")
     code, said = refused(capsys, "export", tmp_path / "other.ckpt", "--store", store, "--out", out)
     assert (code, "is not a checkpoint of lightning_mp" in said) == (2, True)
-    torch.save({"lightning_mp": {"module": "nowhere.Module"}}, tmp_path / "gone.ckpt")
+    gone = {"state_dict": {}, "pytorch-lightning_version": "2.6.6", "lightning_mp": {"module": "nowhere.Module"}}
+    torch.save(gone, tmp_path / "gone.ckpt")
     code, said = refused(capsys, "export", tmp_path / "gone.ckpt", "--store", store, "--out", out)
     assert (code, "`nowhere.Module`, which cannot be imported" in said) == (2, True)
     assert not out.exists()

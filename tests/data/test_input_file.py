@@ -45,6 +45,18 @@ def test_folder(tmp_path):
     assert error.hint == f"give one of its files: `{tmp_path / 'a.csv'}`"
 
 
+def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path):
+    os.mkfifo(tmp_path / "log.csv")
+    with pytest.raises(DataError, match=r"log.csv` is a pipe or a device, not a file"):
+        file_kind(tmp_path / "log.csv")
+
+
+def test_a_link_to_nothing_says_where_it_points(tmp_path):
+    (tmp_path / "log.csv").symlink_to("gone.csv")
+    with pytest.raises(DataError, match=r"(?s)log.csv` does not exist.*hint: it is a link to `gone.csv`, which is not"):
+        file_kind(tmp_path / "log.csv")
+
+
 def test_empty_file(tmp_path):
     (tmp_path / "a.csv").touch()
     assert refused(tmp_path / "a.csv").problem == f"`{tmp_path / 'a.csv'}` is empty: 0 bytes"

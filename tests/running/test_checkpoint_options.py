@@ -6,7 +6,7 @@ import pytest
 from jsonargparse import Namespace
 
 from lightning_mp.errors import ArtifactError, ConfigurationError
-from lightning_mp.running.checkpoint_options import require_unchanged
+from lightning_mp.running.checkpoint_options import require_checkpoint, require_unchanged
 
 NETWORK = Namespace(class_path="package.Net", init_args=Namespace(layers=2, hidden=[64, 32], name=None))
 MODEL = Namespace(class_path="package.Module", init_args=Namespace(task="click", network=NETWORK))
@@ -50,6 +50,18 @@ def test_what_the_checkpoint_would_replace_is_refused_with_both_values(checkpoin
 
 def test_a_checkpoint_must_be_there(tmp_path):
     with pytest.raises(ArtifactError, match="there is no checkpoint"):
-        require_unchanged(str(tmp_path / "none.ckpt"), MODEL, [])
+        require_checkpoint(str(tmp_path / "none.ckpt"), evaluates=False)
     for keyword in ("best", "last", "registry:model", "s3://bucket/a.ckpt"):
+        require_checkpoint(keyword, evaluates=False)
         require_unchanged(keyword, MODEL, [])
+
+
+@pytest.mark.parametrize("keyword", ["best", "last"])
+def test_a_word_is_no_trained_model(keyword):
+    with pytest.raises(ConfigurationError, match=f"`--ckpt_path {keyword}` names no file: without one, a model"):
+        require_checkpoint(keyword, evaluates=True)
+
+
+def test_a_damaged_checkpoint_is_refused(checkpoint):
+    with pytest.raises(ArtifactError, match=r"a.ckpt` is no checkpoint, or was cut short"):
+        require_checkpoint(checkpoint, evaluates=False)
