@@ -38,7 +38,7 @@ class Bundle:
         """Open a bundle.
 
         Args:
-            path: The folder.
+            path: The folder, or a symbolic link to it.
             verify: Compare the digest of every file; sizes are compared in any case.
 
         Raises:
@@ -49,10 +49,19 @@ class Bundle:
             raise BundleError(
                 f"`{folder}` is not a folder", "give the folder that `lightning-mp fit` wrote its bundle to"
             )
+        if folder.is_symlink():  # followed once: a link that is switched meanwhile cannot mix two bundles
+            folder = folder.resolve()
         manifest_path = folder / MANIFEST
-        if not manifest_path.is_file():
-            raise BundleError(f"`{folder}` holds no `{MANIFEST}`: it is not a bundle", "export the model again")
-        bundle = cls(folder, Manifest.from_json(manifest_path.read_text(encoding="utf-8")))
+        try:
+            _require_no_link(manifest_path)
+            if not manifest_path.is_file():
+                raise BundleError(f"`{folder}` holds no `{MANIFEST}`: it is not a bundle", "export the model again")
+            content = manifest_path.read_bytes()
+        except BundleError:  # an OSError too
+            raise
+        except OSError as error:
+            raise BundleError(f"`{manifest_path}` cannot be read: {error.strerror}", "give yourself access") from error
+        bundle = cls(folder, Manifest.from_json(content, sealed=True))
         bundle.verify(digests=verify)
         return bundle
 
@@ -67,18 +76,18 @@ class Bundle:
             inside = parts[:-1] in ((), (TABLES,)) and parts[-1:] != ("..",) and "\\" not in name
             if not inside or PurePosixPath(name).as_posix() != name:
                 raise BundleError(
-                    f"`{self.path}`: the manifest names `{name}`, which leaves the folder", "do not use it"
+                    f"`{self.path}`: the manifest names {name[:80]!r}, which leaves the folder", "do not use it"
                 )
             file = self.path / name
-            if file.is_symlink() or file.parent.is_symlink():
-                raise BundleError(f"`{file}` is a symbolic link", "copy the file itself")
-            if file.is_file() and file.stat().st_nlink > 1:
-                problem = f"`{file}` is a hard link: it can be altered under another name after it was checked"
-                raise BundleError(problem, "copy the file itself: `cp -r --no-preserve=links`")
             try:
+                _require_no_link(file.parent if len(parts) > 1 else file)
+                _require_no_link(file)
                 check_file(file, size=entry["size"], sha256=entry["sha256"] if digests else None)
             except ArtifactError as error:
                 raise BundleError(error.problem, error.hint) from error
+            except (OSError, ValueError) as error:  # a name that no file can have
+                problem = f"`{self.path}`: the manifest names {name[:80]!r}, which cannot be looked up"
+                raise BundleError(problem, "do not use it") from error
 
     @property
     def model(self) -> Path:
@@ -94,6 +103,14 @@ class Bundle:
     def pipeline(self) -> Path:
         """`pipeline.onnx`: raw named inputs to `logit` and `score`."""
         return self.path / PIPELINE
+
+
+def _require_no_link(file: Path) -> None:
+    if file.is_symlink():
+        raise BundleError(f"`{file}` is a symbolic link", "copy the file itself")
+    if file.is_file() and file.stat().st_nlink > 1:
+        problem = f"`{file}` is a hard link: it can be altered under another name after it was checked"
+        raise BundleError(problem, "copy the file itself: `cp -r --no-preserve=links`")
 
 
 @contextmanager
@@ -148,5 +165,5 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
         if file.name != MANIFEST and file.is_file()
     }
     sealed = replace(manifest, files=dict(files))
-    (folder / MANIFEST).write_text(sealed.to_json(), encoding="utf-8")
+    (folder / MANIFEST).write_bytes(sealed.sealed_json().encode())
     return sealed

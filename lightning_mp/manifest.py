@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from lightning_mp.errors import BundleError
+from lightning_mp.errors import BundleError, SchemaError
 from lightning_mp.schema import FeatureSchema
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 METADATA_KEY = "lightning_mp.manifest"
 """Key of both ONNX files' metadata under which the manifest stands again, without its `files`."""
+
+_DIGEST = "manifest_sha256"
+_AGAIN = "export the model again with `lightning-mp export`"
 
 Datatype = Literal["BYTES", "INT64", "FP64"]
 TensorType = Literal["INT64", "FP32", "BOOL"]
@@ -95,31 +100,100 @@ class Manifest:
                     del entry[name]
         return json.dumps(record, indent=2, sort_keys=True, allow_nan=False)
 
+    def sealed_json(self) -> str:
+        """`to_json` with the sha256 of itself, as it stands in the bundle's folder."""
+        return _sealed(json.loads(self.to_json()))
+
     @classmethod
-    def from_json(cls, text: str) -> Manifest:
-        """Read what `to_json` wrote.
+    def from_json(cls, text: str | bytes, *, sealed: bool = False) -> Manifest:
+        """Read what `to_json` or `sealed_json` wrote.
+
+        Args:
+            text: Bytes are UTF-8.
+            sealed: Refuse what is not, to the byte, what `sealed_json` wrote.
 
         Raises:
-            BundleError: It is not a manifest, or of a newer format.
+            BundleError: It is not a manifest, is of a newer format, or was altered.
         """
-        hint = "export the model again with `lightning-mp export`"
         try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise BundleError(f"`{MANIFEST}` is not JSON: {error}", hint) from error
-        if not isinstance(record, dict) or not isinstance(record.get("format"), int):
-            raise BundleError(f"`{MANIFEST}` names no format", hint)
+            text = text.decode("utf-8") if isinstance(text, bytes) else text
+            record = json.loads(text, parse_constant=_no_number)
+        except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or a number of thousands of digits
+            raise BundleError(f"`{MANIFEST}` is not JSON: {error}", _AGAIN) from error
+        if not isinstance(record, dict) or type(record.get("format")) is not int:
+            raise BundleError(f"`{MANIFEST}` names no format", _AGAIN)
         if record["format"] > FORMAT:
             raise BundleError(
                 f"the bundle is of format {record['format']}, this package reads up to {FORMAT}",
                 "install the version of lightning-mp that wrote it",
             )
+        told = record.pop(_DIGEST, None)
         try:
+            fault = _mistyped(record, cls, "manifest") or _incomplete(record)
+            if fault:
+                raise BundleError(f"`{MANIFEST}`: {fault}", _AGAIN)
+            if sealed and text != _sealed(record):
+                why = "does not match its own digest" if told else f"has no `{_DIGEST}`"
+                raise BundleError(f"`{MANIFEST}` {why}: it was altered", _AGAIN)
             record["schema"] = FeatureSchema.from_json(json.dumps(record["schema"]))
             record["inputs"] = tuple(RawInput(**entry) for entry in record["inputs"])
             tensors = ({**entry, "shape": tuple(entry["shape"])} for entry in record.get("tensors", ()))
             record["tensors"] = tuple(TensorInput(**entry) for entry in tensors)
             record["outputs"] = tuple(record["outputs"])
             return cls(**record)
-        except (KeyError, TypeError) as error:
-            raise BundleError(f"`{MANIFEST}` lacks a field or holds an unknown one: {error}", hint) from error
+        except SchemaError as error:
+            raise BundleError(f"`{MANIFEST}`: {error.problem}", error.hint) from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BundleError(f"`{MANIFEST}` lacks a field or holds an unknown one: {error}", _AGAIN) from error
+        except (ValueError, RecursionError) as error:  # a number beyond float64, or a nesting beyond Python's
+            raise BundleError(f"`{MANIFEST}` cannot be read: {error}", _AGAIN) from error
+
+
+def _sealed(record: dict[str, Any]) -> str:
+    canonical = json.dumps(record, indent=2, sort_keys=True, allow_nan=False)
+    sha256 = hashlib.sha256(canonical.encode()).hexdigest()
+    return json.dumps({**record, _DIGEST: sha256}, indent=2, sort_keys=True, allow_nan=False)
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")
+
+
+def _mistyped(value: Any, hint: Any, place: str) -> str | None:
+    """The first place where a value of JSON is not of the type of the field that it is for."""
+    origin, among = get_origin(hint), get_args(hint)
+    if is_dataclass(hint) and isinstance(value, dict):
+        hints = get_type_hints(hint)
+        found = (_mistyped(value[name], hints[name], f"{place}.{name}") for name in value if name in hints)
+        return next((fault for fault in found if fault), None)
+    if origin is dict and isinstance(value, dict):
+        found = (_mistyped(entry, among[1], f"{place}[{name!r}]") for name, entry in value.items())
+        return next((fault for fault in found if fault), None)
+    if origin is tuple and isinstance(value, list):
+        found = (_mistyped(entry, among[0], f"{place}[{index}]") for index, entry in enumerate(value))
+        return next((fault for fault in found if fault), None)
+    if origin is UnionType:
+        fits = any(_mistyped(value, one, place) is None for one in among)
+    elif origin is Literal:
+        fits = isinstance(value, str) and value in among
+    elif hint is float:
+        fits = type(value) in (int, float)
+    else:
+        fits = hint is Any or (hint in (str, int, bool, NoneType) and type(value) is hint)
+    return None if fits else f"`{place}` cannot be {_short(value)}"
+
+
+def _incomplete(record: dict[str, Any]) -> str | None:
+    for name, entry in record.get("files", {}).items():
+        size, sha256 = entry.get("size"), entry.get("sha256")
+        if type(size) is not int or size < 0 or not isinstance(sha256, str) or len(sha256) != 64:
+            return f"`files[{name!r}]` needs a `size` and a `sha256`, it holds {_short(entry)}"
+    precision = record.get("precision", {})
+    hints = {"settings": dict[str, Any], "initializers": dict[str, str], "layers": dict[str, Any], "used": str}
+    found = (_mistyped(precision[key], hint, f"precision.{key}") for key, hint in hints.items() if key in precision)
+    return next((fault for fault in found if fault), None)
+
+
+def _short(value: Any) -> str:
+    words = json.dumps(value)
+    return words if len(words) <= 60 else f"{words[:60]}…"

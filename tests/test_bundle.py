@@ -86,15 +86,122 @@ def test_every_flipped_bit_and_every_cut_is_found(tmp_path, name):
 def test_a_manifest_that_leaves_its_folder_is_refused(tmp_path, name):
     write(tmp_path / "b")
     path = tmp_path / "b" / "manifest.json"
-    record = json.loads(path.read_text())
-    path.write_text(json.dumps({**record, "files": {name: {"size": 1, "sha256": "0" * 64}}}))
+    entry = {name: {"size": 1, "sha256": "0" * 64}}
+    path.write_text(replace(Manifest.from_json(path.read_bytes()), files=entry).sealed_json())
     with pytest.raises(BundleError, match="leaves the folder"):
         Bundle.open(tmp_path / "b")
 
 
-def test_a_symbolic_link_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800"])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path, name):
+    path = write(tmp_path / "b").path / "manifest.json"
+    entry = {name: {"size": 1, "sha256": "0" * 64}}
+    path.write_text(replace(Manifest.from_json(path.read_bytes()), files=entry).sealed_json())
+    with pytest.raises(BundleError, match=r"which cannot be looked up|is missing"):
+        Bundle.open(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe{}", b"[" * 100_000, b'{"format": ' + b"1" * 5000 + b"}", b"", b'{"a": NaN}']
+)
+def test_a_manifest_that_is_not_json_is_refused(tmp_path, content):
+    path = write(tmp_path / "b").path / "manifest.json"
+    path.write_bytes(content)
+    with pytest.raises(BundleError, match=r"`manifest\.json` is not JSON"):
+        Bundle.open(tmp_path / "b")
+
+
+SIZED = {"size": 1, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("files", None, r"`manifest\.files` cannot be null"),
+        ("files", [], r"`manifest\.files` cannot be \[\]"),
+        ("files", 3, r"`manifest\.files` cannot be 3"),
+        ("files", {"a": None}, r"`manifest\.files\['a'\]` cannot be null"),
+        ("files", {"a": {"size": 1}}, r"`files\['a'\]` needs a `size` and a `sha256`"),
+        ("files", {"a": {**SIZED, "size": -1}}, "needs a `size` and a `sha256`"),
+        ("files", {"a": {**SIZED, "size": True}}, "needs a `size` and a `sha256`"),
+        ("files", {"a": {**SIZED, "sha256": None}}, "needs a `size` and a `sha256`"),
+        ("precision", "fp32", r"`manifest\.precision` cannot be \"fp32\""),
+        ("precision", {"settings": []}, r"`precision\.settings` cannot be \[\]"),
+        ("precision", {"initializers": {"w": 1}}, r"`precision\.initializers\['w'\]` cannot be 1"),
+        ("model", ["a"], r"`manifest\.model` cannot be"),
+        ("model", {"module": 1}, r"`manifest\.model\['module'\]` cannot be 1"),
+        ("task", 1, r"`manifest\.task` cannot be 1"),
+        ("versions", "1", r"`manifest\.versions` cannot be"),
+        ("versions", {"torch": None}, r"`manifest\.versions\['torch'\]` cannot be null"),
+        ("tensors", 1, r"`manifest\.tensors` cannot be 1"),
+        ("tensors", ["ids"], r"`manifest\.tensors\[0\]` cannot be \"ids\""),
+        ("tensors", [{"name": "ids", "datatype": "INT64", "shape": "3"}], r"tensors\[0\]\.shape` cannot be \"3\""),
+        ("inputs", {}, r"`manifest\.inputs` cannot be \{\}"),
+        ("inputs", [{"name": 1, "datatype": "FP64"}], r"`manifest\.inputs\[0\]\.name` cannot be 1"),
+        ("inputs", [{"name": "a", "datatype": "FP8"}], r"`manifest\.inputs\[0\]\.datatype` cannot be \"FP8\""),
+        ("inputs", [{"name": "a"}], "lacks a field"),
+        ("inputs", [{"name": "a", "datatype": "FP64", "mode": 1.5}], r"`manifest\.inputs\[0\]\.mode` cannot be 1\.5"),
+        ("outputs", "logit", r"`manifest\.outputs` cannot be \"logit\""),
+        ("outputs", [1], r"`manifest\.outputs\[0\]` cannot be 1"),
+        ("schema", None, r"`manifest\.schema` cannot be null"),
+        ("schema", {"features": [1], "version": 1}, r"`manifest\.schema\.features\[0\]` cannot be 1"),
+        ("schema", {"features": [{}], "version": 1}, "has kind None"),
+        ("schema", {"version": 1}, "holds no list of `features`"),
+        ("format", True, "names no format"),
+    ],
+)
+def test_a_manifest_with_a_field_of_another_type_is_refused(field, value, words):
+    record = json.loads(MANIFEST.to_json())
+    for text in (json.dumps({**record, field: value}), json.dumps({**record, field: value}).encode()):
+        with pytest.raises(BundleError, match=words):
+            Manifest.from_json(text)
+
+
+@pytest.mark.parametrize("inner", ["1e999", "[" * 900 + "]" * 900])
+def test_numbers_and_nestings_beyond_python_are_refused(tmp_path, inner):
+    path = write(tmp_path / "b").path / "manifest.json"
+    path.write_text(path.read_text().replace('"policy": "fp32"', f'"policy": {inner}'))
+    with pytest.raises(BundleError):
+        Bundle.open(tmp_path / "b")
+
+
+def test_every_flipped_bit_of_the_manifest_is_found(tmp_path):
+    path = write(tmp_path / "b").path / "manifest.json"
+    whole = path.read_bytes()
+    for bit in range(0, len(whole) * 8, 7):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(BundleError):
+            Bundle.open(tmp_path / "b")
+    path.write_bytes(whole.replace(b'"required": false', b'"required": true'))
+    with pytest.raises(BundleError, match="does not match its own digest: it was altered"):
+        Bundle.open(tmp_path / "b")
+    path.write_text(MANIFEST.to_json())
+    with pytest.raises(BundleError, match="has no `manifest_sha256`: it was altered"):
+        Bundle.open(tmp_path / "b")
+
+
+def test_a_link_to_the_folder_is_followed(tmp_path):
+    for name in ("v3", "v4"):
+        write(tmp_path / name, content=name.encode())
+    (tmp_path / "current").symlink_to("v3")
+    opened = Bundle.open(tmp_path / "current")
+    assert opened.model.read_bytes() == b"v3"
+    (tmp_path / "current").unlink()
+    (tmp_path / "current").symlink_to("v4")
+    opened.verify()
+    assert opened.model.read_bytes() == b"v3"
+    assert Bundle.open(tmp_path / "current").model.read_bytes() == b"v4"
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(BundleError, match="is not a folder"):
+        Bundle.open(tmp_path / "round")
+
+
+@pytest.mark.parametrize("name", ["model.onnx.data", "manifest.json"])
+def test_a_symbolic_link_is_refused(tmp_path, name):
     write(tmp_path / "b")
-    data = tmp_path / "b" / "model.onnx.data"
+    data = tmp_path / "b" / name
     data.rename(tmp_path / "elsewhere")
     data.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BundleError, match="is a symbolic link"):

@@ -35,6 +35,7 @@ class OnnxExport(Callback):
 
     The best checkpoint is exported where the Trainer kept one, else the weights that the fit ended with. A copy is
     exported: the module, its hooks and its mode are left as they are. The bundle of an earlier fit is replaced.
+    Nothing is exported, and nothing replaced, by a fit with `fast_dev_run` or without one optimizer step.
 
     A LightningModule of any project is exported too, as `export_onnx` does it: where there is no feature store, its
     `example_input_array` is the sample, and batches of the validation loader (else of the training loader) judge it.
@@ -97,6 +98,7 @@ class OnnxExport(Callback):
         self.output = output
         self.bundle: Bundle | None = None
         self._given_up = False
+        self._began_at: int | None = None
 
     @property
     @override
@@ -107,7 +109,7 @@ class OnnxExport(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage != "fit" or not trainer.is_global_zero:
             return
-        self.bundle, self._given_up = None, False
+        self.bundle, self._given_up, self._began_at = None, False, None
         try:
             require_free(self.dirpath, overwrite=True)
             self._store(trainer, pl_module)
@@ -115,8 +117,18 @@ class OnnxExport(Callback):
             self._fail(error)
 
     @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._began_at = _steps(trainer, pl_module)  # a resumed fit has steps of earlier ones
+
+    @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.is_global_zero or self._given_up:
+            return
+        untrained = self._began_at is None or _steps(trainer, pl_module) <= self._began_at
+        if untrained or getattr(trainer, "fast_dev_run", False):
+            why = "this fit took no optimizer step" if untrained else "a fit with `fast_dev_run` is a trial"
+            kept = f"; `{self.dirpath}` is left as it is" if self.dirpath.exists() else ""
+            rank_zero_info(f"`OnnxExport` wrote no bundle: {why}{kept}")
             return
         try:
             self.bundle = self._export(trainer, pl_module)
@@ -188,6 +200,11 @@ class OnnxExport(Callback):
             "parity/strict_p99_logit_difference": report.get("strict", {}).get("logit_p99"),
         }
         return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _steps(trainer: pl.Trainer, pl_module: pl.LightningModule) -> int:
+    """Optimizer steps so far; batches where the module steps by itself, maybe past the Trainer's count."""
+    return trainer.global_step if pl_module.automatic_optimization else trainer.fit_loop.total_batch_idx
 
 
 def _real_batches(trainer: pl.Trainer) -> list[Any] | None:

@@ -69,6 +69,11 @@ class FeatureSpec:
     source: Literal["auto", "string", "int64"] = "auto"
 
     def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ConfigurationError(
+                f"a feature of kind `{self.kind}` in `features` has the empty name {self.name!r}",
+                "give it a `name`: requests use it; the column of the log goes into `column`",
+            )
         numeric = self.kind == "numeric"
         allowed = ("mean", "median", "constant", "refuse") if numeric else ("unknown", "mode", "refuse")
         faults = {

@@ -289,3 +289,65 @@ def test_a_module_without_schema_or_store_is_exported_from_its_sample_batch(tmp_
     with torch.no_grad():
         expected = module.eval()(torch.arange(5), torch.ones(5, 2)).numpy()
     np.testing.assert_allclose(open_session(export.bundle.model).run(["logit"], feeds)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"fast_dev_run": 1}, "a fit with `fast_dev_run` is a trial"),
+        ({"epochs": 0}, "this fit took no optimizer step"),
+        ({"limit_train_batches": 0}, "this fit took no optimizer step"),
+    ],
+)
+def test_a_fit_that_trained_nothing_exports_nothing(store, tmp_path, capsys, caplog, settings, why):
+    old = OnnxExport(tmp_path / "old", precision="fp32")
+    fit(store, old, epochs=1)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "old").iterdir()}
+    for name in ("old", "new"):
+        caplog.clear()
+        export = OnnxExport(tmp_path / name, precision="fp32")
+        with caplog.at_level("INFO", logger="lightning.pytorch"):
+            fit(store, export, **{"epochs": 1, **settings})
+        assert export.bundle is None
+        kept = f"; `{tmp_path / name}` is left as it is" if name == "old" else ""
+        said = caplog.text + capsys.readouterr().err
+        assert f"`OnnxExport` wrote no bundle: {why}{kept}" in said
+    assert {file.name: file.read_bytes() for file in (tmp_path / "old").iterdir()} == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_resumed_fit_that_takes_no_further_step_exports_nothing(store, tmp_path):
+    trainer, _ = fit(store, epochs=1)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    for epochs, wrote in ((1, False), (2, True)):
+        export = OnnxExport(tmp_path / "bundle", precision="fp32")
+        module = RankingModule(partial(DCNv2, embedding_dim=4, hidden=(8,)), optimizer=torch.optim.Adam)
+        again = pl.Trainer(accelerator="cpu", max_epochs=epochs, callbacks=[export], logger=False,
+                           enable_progress_bar=False, enable_model_summary=False,
+                           enable_checkpointing=False)  # fmt: skip
+        data = RankingDataModule(store=str(store.path), batch_size=64)
+        again.fit(module, datamodule=data, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+        assert (export.bundle is not None) == wrote
+
+
+class StepsByItself(Plain):
+    """Steps optimizers of its own, which the Trainer does not count."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        super().__init__(store)
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        optimizer.zero_grad()
+        torch.nn.functional.binary_cross_entropy_with_logits(self(batch), batch["labels"]).backward()
+        optimizer.step()
+
+
+def test_steps_that_the_trainer_does_not_count_are_steps(store, tmp_path):
+    export = OnnxExport(tmp_path / "b", precision="fp32", store=store.path)
+    trainer = pl.Trainer(callbacks=[export], accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
+                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+    trainer.fit(StepsByItself(store))
+    assert trainer.global_step == 0
+    assert export.bundle is not None

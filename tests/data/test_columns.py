@@ -87,6 +87,8 @@ def test_yaml(tmp_path, text, event, label_text, label):
         (lambda: EventLabel(event="click", per="click"), "`label.per` and `label.event` are both `click`"),
         (lambda: PreferenceLabel(preference={"order": 0.0}), "needs weights from 0 on and one above 0"),
         (lambda: PreferenceLabel(preference={"order": -1.0, "cart": 1.0}), "needs weights from 0 on"),
+        (lambda: FeatureSpec(name="", kind="numeric"), "a feature of kind `numeric` in `features` has the empty name ''"),
+        (lambda: FeatureSpec(name=" ", kind="id", role="user"), "in `features` has the empty name ' '"),
         (lambda: FeatureSpec(name="x", kind="id"), "feature `x`: an `id` needs role `user` or `item`"),
         (lambda: FeatureSpec(name="x", kind="numeric", of="hour"), "feature `x`: `of` needs kind `categorical`"),
         (lambda: FeatureSpec(name="x", kind="categorical", missing="mean"), "`missing` must be one of unknown, mode, refuse"),

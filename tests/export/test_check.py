@@ -13,6 +13,7 @@ from lightning_mp.bundle import seal
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.export.check import CheckReport, check_bundle
 from lightning_mp.manifest import Manifest
+from lightning_mp.serve.scorer import Scorer
 
 
 def sealed_again(folder: Path, **changes: object) -> None:
@@ -39,14 +40,23 @@ def test_a_whole_bundle_passes_every_question(bundle):
     assert json.loads(json.dumps(report.to_dict()))["ok"] is True
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "pipeline.onnx", "sample_inputs.npz", "parity.json"])
+def test_a_link_to_a_bundle_is_judged_and_opened_as_the_bundle(bundle, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("current").symlink_to(bundle.path)
+    report = check_bundle("current")
+    assert report.ok, failed(report)
+    assert Scorer.open("current").inputs == bundle.manifest.inputs
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "pipeline.onnx", "sample_inputs.npz", "parity.json", "manifest.json"])
 def test_one_flipped_bit_is_found(copied, name):
     content = bytearray((copied / name).read_bytes())
     content[len(content) // 2] ^= 1
     (copied / name).write_bytes(content)
     report = check_bundle(copied)
     assert not report.ok
-    assert f"`{copied / name}` does not match its digest" in failed(report)["files"]
+    if name != "manifest.json":
+        assert f"`{copied / name}` does not match its digest" in failed(report)["files"]
 
 
 def test_a_missing_file_is_named_with_its_size(copied):
