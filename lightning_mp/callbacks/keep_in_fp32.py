@@ -17,6 +17,7 @@ from lightning_mp.callbacks.example_forward import example_forward
 from lightning_mp.errors import ConfigurationError, LightningMPWarning
 from lightning_mp.precision.float32_layers import Float32Layers
 from lightning_mp.precision.gradient_format import GradientFormat, cast_parameters
+from lightning_mp.precision.hookable_modules import scripted_modules
 from lightning_mp.precision.layer_reachability import LayerReachability
 from lightning_mp.precision.module_names import matching_modules
 
@@ -37,7 +38,7 @@ class KeepInFP32(Callback):
     An evaluation without either has none to keep, and says so.
 
     A compiled module breaks its graph at each such layer, and `fullgraph=True` refuses. In a run without autocast
-    (`32-true`) nothing is done.
+    (`32-true`) nothing is done. TorchScript cannot be kept: it is left out, with a warning.
 
     Args:
         modules: `"auto"`, or names of modules as `named_modules` gives them, or patterns such as `"tower.*"`.
@@ -50,7 +51,7 @@ class KeepInFP32(Callback):
 
     Raises:
         ConfigurationError: `modules` is empty or a name in it matches no module; the precision is `16-true` or
-            `bf16-true`, whose weights are short already; a layer is a TorchScript module.
+            `bf16-true`, whose weights are short already.
 
     Example:
         >>> keep = KeepInFP32(modules=["embedding", "head*"])
@@ -122,12 +123,12 @@ class KeepInFP32(Callback):
         if self._watch is not None:
             self._collect(self._watch)
         if self._kept is not None and torch.is_autocast_enabled(loss.device.type):
-            # Manual optimization calls backward inside autocast, and it would run in float16 whatever the forward did.
+            # Manual optimization calls backward inside autocast: it would run in float16 whatever the forward did.
             self._autocast_off = torch.autocast(loss.device.type, enabled=False)
             self._autocast_off.__enter__()  # type: ignore[no-untyped-call]
         if self._check is not None and self._batches_left > 0:
-            self._check.attach()
-            if self._batches_left == _BATCHES_TO_VERIFY:
+            self._check.attach(self.verified)  # nothing, where all that is still to be judged is frozen
+            if self._check.is_attached and self._batches_left == _BATCHES_TO_VERIFY:
                 self._report_uses_outside(loss)
 
     @override
@@ -135,7 +136,7 @@ class KeepInFP32(Callback):
         self._end_backward()
         if self._watch is not None:
             self._watch.edges()  # a checkpointed segment ran again in the backward pass: that tells nothing
-        elif self._check is not None and self._batches_left > 0:
+        elif self._check is not None and self._check.is_attached:
             self._check.detach()
             self._judge(self._check)
 
@@ -175,8 +176,7 @@ class KeepInFP32(Callback):
         if trainer.precision not in _FORMATS:
             self._tell(f"`KeepInFP32` has nothing to do: precision `{trainer.precision}` casts no layer")
         elif self.modules != "auto":
-            patterns = [self.modules] if isinstance(self.modules, str) else self.modules
-            self._keep(trainer, pl_module, patterns)
+            self._keep(trainer, pl_module, [self.modules] if isinstance(self.modules, str) else self.modules)
         elif self.layers and set(self.layers) <= {name for name, _ in pl_module.named_modules()}:
             self._keep(trainer, pl_module, self.layers)
         elif pl_module.example_input_array is not None:
@@ -186,7 +186,12 @@ class KeepInFP32(Callback):
             self._tell("`KeepInFP32` keeps no layer in this evaluation: none was found by a training before")
 
     def _keep(self, trainer: pl.Trainer, pl_module: pl.LightningModule, patterns: Sequence[str]) -> None:
-        layers = matching_modules(pl_module, patterns)
+        found = matching_modules(pl_module, patterns)
+        layers = {name: layer for name, layer in found.items() if not isinstance(layer, torch.jit.ScriptModule)}
+        wanted = [*found] if self.modules != "auto" else scripted_modules(pl_module, at_least_dims=2)
+        if left := ", ".join(f"`{name}`" for name in wanted if name not in layers):
+            text = f"`KeepInFP32` cannot keep TorchScript in float32: {left}\n\nhint: script it after the training"
+            rank_zero_warn(text, category=LightningMPWarning)
         self._kept = Float32Layers(layers)
         self.layers = tuple(layers)
         if self._batches_left:
@@ -199,8 +204,7 @@ class KeepInFP32(Callback):
 
     def _report_uses_outside(self, loss: Tensor) -> None:
         cast = cast_parameters(loss)
-        layers = {} if self._kept is None else self._kept.layers
-        for name, layer in layers.items():
+        for name, layer in self._kept.layers.items() if self._kept else ():
             for parameter_name, parameter in layer.named_parameters():
                 if id(parameter) in cast:
                     rank_zero_warn(

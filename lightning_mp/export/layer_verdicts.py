@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from lightning_mp.export.encoded_rows import EncodedRows, module_logits
 from lightning_mp.export.precision_policy import INPUT, OUTPUT, PrecisionPolicy
 from lightning_mp.float_formats import FLOAT16
+from lightning_mp.precision.hookable_modules import hookable_modules
 from lightning_mp.precision.layer_reachability import LayerReachability
 from lightning_mp.precision.module_names import matching_modules
 
@@ -119,7 +120,7 @@ def _largest_inputs(module: nn.Module, rows: EncodedRows) -> dict[str, float]:
         return see
 
     handles = [
-        part.register_forward_pre_hook(watch(name), with_kwargs=True) for name, part in module.named_modules() if name
+        part.register_forward_pre_hook(watch(name), with_kwargs=True) for name, part in hookable_modules(module) if name
     ]
     try:
         module_logits(module, rows)

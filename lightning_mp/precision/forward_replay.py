@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from lightning_mp.precision.forward_trace import ForwardTrace, is_compiled, non_finite_outputs
+from lightning_mp.precision.hookable_modules import hookable_modules, scripted_modules
 
 Found = TypeVar("Found")
 
@@ -47,7 +48,8 @@ class ForwardReplay:
 
     Inputs that are activations are not kept: they would stay in memory through the backward pass. So a module that
     hands the batch to one network is replayed whole, a module with its layers side by side up to the first of them.
-    Compiled modules, and runs of several processes, whose layers may wait for each other, are not replayed.
+    Compiled modules, TorchScript, and runs of several processes, whose layers may wait for each other, are not
+    replayed; of a part that holds TorchScript, what stands beside it is.
 
     Example:
         >>> net = nn.Sequential(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)))
@@ -138,7 +140,7 @@ class ForwardReplay:
 
         for call in self._calls:
             shadow = _shadow_of(call)
-            for name, layer in shadow.named_modules():
+            for name, layer in hookable_modules(shadow):
                 if name and (
                     next(layer.children(), None) is None or next(layer.parameters(recurse=False), None) is not None
                 ):
@@ -182,9 +184,10 @@ def _ran_again(call: _Call, shadow: nn.ModuleDict) -> bool:
 
 def _parts(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
     for name, child in module.named_children():
-        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+        scripted = scripted_modules(child)
+        if isinstance(child, nn.ModuleList | nn.ModuleDict) or (scripted and "" not in scripted):
             yield from _parts(child, f"{prefix}{name}.")
-        else:
+        elif not scripted:
             yield prefix + name, child
 
 

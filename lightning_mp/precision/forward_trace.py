@@ -9,12 +9,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from lightning_mp.precision.hookable_modules import hookable_modules
+
 
 class ForwardTrace:
     """Forward hooks on the layers of a module; each keeps one flag on the device: is the output finite?
 
     Costs one pass over every layer's output, so it is attached only after an overflow that has no name yet. It does
-    nothing on a compiled module, where a new hook would mean compiling again.
+    nothing on a compiled module, where a new hook would mean compiling again. TorchScript layers take none.
 
     Attributes:
         outputs: Layers in the order they ran, and one flag each, a () bool on the device.
@@ -46,7 +48,7 @@ class ForwardTrace:
         """
         if self._handles or is_compiled(module):
             return
-        for name, layer in module.named_modules():
+        for name, layer in hookable_modules(module):
             if name and (
                 next(layer.children(), None) is None or next(layer.parameters(recurse=False), None) is not None
             ):

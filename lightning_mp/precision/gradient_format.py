@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from lightning_mp.precision.representability import came_out_of
 class GradientFormat:
     """Hooks on the weights of layers that look at each gradient before it is accumulated or averaged.
 
-    Embedding tables are passed over: autocast leaves them alone.
+    Embedding tables are passed over: autocast leaves them alone; so is, for one pass, what is frozen in it.
 
     Args:
         layers: Modules by name.
@@ -29,7 +29,7 @@ class GradientFormat:
             for part in layer.modules()
             if not isinstance(part, nn.Embedding | nn.EmbeddingBag)
             for weight in part.parameters(recurse=False)
-            if weight.dim() >= 2 and weight.requires_grad
+            if weight.dim() >= 2
         ]
         self._dtype = dtype
         self._handles: list[RemovableHandle] = []
@@ -40,9 +40,21 @@ class GradientFormat:
         """Layers that have a weight to look at."""
         return {name for name, _ in self._weights}
 
-    def attach(self) -> None:
-        """Put the hooks on; call after the forward pass and before the backward pass."""
-        for name, weight in self._weights:
+    @property
+    def is_attached(self) -> bool:
+        """Whether hooks stand on a weight."""
+        return bool(self._handles)
+
+    def attach(self, judged: Collection[str] = ()) -> None:
+        """Put the hooks on; call after the forward pass and before the backward pass.
+
+        Args:
+            judged: Layers whose verdict is known. Where no other layer is trained in this pass, nothing happens.
+        """
+        trained = [(name, weight) for name, weight in self._weights if weight.requires_grad]
+        if all(name in judged for name, _ in trained):
+            return
+        for name, weight in trained:
             self._handles.append(weight.register_hook(self._hook(name)))  # type: ignore[no-untyped-call]
 
     def detach(self) -> None:

@@ -83,9 +83,10 @@ class GradientSample:
         self._bins = torch.empty(0, dtype=torch.int32)
 
     def attach(self) -> None:
-        """Put the hooks on, after the forward pass."""
+        """Put the hooks on, after the forward pass; what is frozen in this pass has no gradient."""
         for name, parameter in self._parameters.items():
-            self._handles.append(parameter.register_hook(self._hook(name)))  # type: ignore[no-untyped-call]
+            if parameter.requires_grad:
+                self._handles.append(parameter.register_hook(self._hook(name)))  # type: ignore[no-untyped-call]
 
     def detach(self) -> None:
         """Take the hooks off; the samples stay."""

@@ -13,6 +13,8 @@ from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from lightning_mp.precision.hookable_modules import scripted_modules
+
 _MULTIPLYING = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.RNNBase)  # noqa: SLF001
 # Looked up by row or scaled element by element: no product that autocast would do in float16.
 _NOT_MULTIPLYING = (nn.Embedding, nn.EmbeddingBag, nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)  # noqa: SLF001
@@ -31,7 +33,8 @@ class LayerReachability:
     An input layer is one whose inputs depend on no other such layer's output; an output layer is one whose output no
     other such layer depends on. The order of registration would be wrong for many recommenders; this is not. A layer
     of one's own counts if it owns a parameter of two dimensions or more and no layer below it multiplies. Layers of
-    which nothing is trained, and what happens inside re-entrant checkpoints or compiled graphs, are not seen.
+    which nothing is trained, and what happens inside re-entrant checkpoints or compiled graphs, are not seen. Nor is
+    TorchScript, which takes no hooks: what reads its output is no input layer, but what feeds it may count as output.
 
     Example:
         >>> import torch
@@ -47,6 +50,7 @@ class LayerReachability:
     def __init__(self) -> None:
         self._handles: list[RemovableHandle] = []
         self._calls: list[_Call] = []
+        self._scripted: set[int] = set()
         self._stance = ExitStack()
 
     def attach(self, module: nn.Module) -> None:
@@ -56,6 +60,14 @@ class LayerReachability:
             module: The outermost module.
         """
         self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+        self._scripted = {
+            id(parameter)
+            for scripted in scripted_modules(module).values()
+            for part in scripted.modules()
+            if getattr(part, "original_name", "") not in ("Embedding", "EmbeddingBag")
+            for parameter in part.parameters(recurse=False)
+            if parameter.dim() >= 2
+        }
         for name, layer in _multiplying_layers(module, "", set()):
             self._handles.append(layer.register_forward_hook(self._hook(name), with_kwargs=True))
 
@@ -74,7 +86,8 @@ class LayerReachability:
         """
         outputs = {node for call in self._calls for node in call.outputs}
         fed = _reachable(node for call in self._calls for node in call.inputs)
-        reaches = _reaching({node for call in self._calls for node in call.inputs}, outputs)
+        scripted = {node for node in fed if id(getattr(node, "variable", None)) in self._scripted}
+        reaches = _reaching({node for call in self._calls for node in call.inputs}, outputs | scripted)
         first = [call.layer for call in self._calls if not any(node in reaches for node in call.inputs)]
         last = [call.layer for call in self._calls if not any(node in fed for node in call.outputs)]
         self._calls.clear()
@@ -90,7 +103,7 @@ class LayerReachability:
 
 
 def _multiplying_layers(module: nn.Module, prefix: str, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    if id(module) in seen:
+    if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
         return
     seen.add(id(module))
     if isinstance(module, _MULTIPLYING) and prefix:

@@ -145,7 +145,11 @@ class TwoScaleProbe:
         named: list[str] = []
         sources: list[Tensor | Node] = []
         memory = left = _room(self._memory, loss.device)
-        reached = [(name, value) for name, value in self._parameters.items() if id(value) in graph.parameters]
+        reached = [
+            (name, value)
+            for name, value in self._parameters.items()
+            if value.requires_grad and id(value) in graph.parameters
+        ]
         for offset in range(len(reached)):
             name, parameter = reached[(self._turn + offset) % len(reached)]
             parts: list[Tensor | Node] = [*graph.lookups.get(id(parameter), [])] or [parameter]
