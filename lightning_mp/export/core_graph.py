@@ -21,7 +21,11 @@ EXTERNAL_FROM: Final = 64 << 20
 """Weights of more bytes than this stand in a file of their own, which processes map and share."""
 _PREFIX: Final = "module."
 _SCOPES: Final = "pkg.torch.onnx.name_scopes"
-_NOISY: Final = ("torch.onnx._internal.exporter._registration", "torch.onnx._internal.exporter._core")
+_NOISY: Final = (
+    "torch.onnx._internal.exporter._registration",
+    "torch.onnx._internal.exporter._core",
+    "torch.fx.experimental.symbolic_shapes",
+)
 
 
 class Scorer(nn.Module):

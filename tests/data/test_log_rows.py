@@ -188,16 +188,16 @@ def test_negatives_stand_beside_their_positive_with_what_was_known_of_the_item(t
 def test_no_training_label_looks_past_a_cut(tmp_path):
     table = log(4000)
     parquet.write_table(table, tmp_path / "log.parquet")
-    settings = {"columns": LONG, "label": EventLabel(event="click", within="3d"), "features": IDS}
+    settings = {"columns": LONG, "label": EventLabel(event="click", within="2d"), "features": IDS}
     store = prepare(tmp_path / "log.parquet", tmp_path / "store", **settings)
     times = {part: np.array(store.load(part).time) for part in store.manifest.splits}
-    assert times["train"].max() + 3 * DAY * 1_000_000 < times["validation"].min()
-    assert times["validation"].max() + 3 * DAY * 1_000_000 < times["test"].min()
+    assert times["train"].max() + 2 * DAY * 1_000_000 < times["validation"].min()
+    assert times["validation"].max() + 2 * DAY * 1_000_000 < times["test"].min()
     source = store.manifest.source
     kept = sum(part["rows"] for part in source["parts"].values())
     assert kept + source["embargoed"] == source["counts"]["view"]
     assert source["censored"] == np.count_nonzero(
-        times["test"] > max(t.max() for t in times.values()) - 3 * DAY * 10**6
+        times["test"] > max(t.max() for t in times.values()) - 2 * DAY * 10**6
     )
     none = prepare(tmp_path / "log.parquet", tmp_path / "n", split=TimeSplit(embargo="0s"), **settings)
     assert none.manifest.source["embargoed"] == 0
