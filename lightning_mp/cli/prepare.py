@@ -88,7 +88,9 @@ def summary(store: FeatureStore) -> list[str]:
 @contextmanager
 def _features_told_once() -> Iterator[None]:
     """Leave the line on each feature to the summary, which has it too."""
-    log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    from lightning_utilities.core import rank_zero
+
+    log = rank_zero.log  # its name is that of whichever of the two Lightning packages was imported last
 
     def keep(record: logging.LogRecord) -> bool:
         return _FEATURE_LINE.match(record.getMessage()) is None

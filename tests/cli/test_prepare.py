@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lightning_utilities.core import rank_zero
 
 from lightning_mp.cli.main import main as lightning_mp
 from lightning_mp.cli.prepare import main, summary
@@ -36,7 +37,7 @@ def write(folder: Path, recipe: str = RECIPE, bad: int = 1) -> None:
 
 def test_the_store_is_made_and_summed_up(tmp_path, capsys, caplog):
     write(tmp_path, bad=7)
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+    with caplog.at_level("INFO", logger=rank_zero.log.name):
         assert main(["--config", "mine.yaml"]) == 0
     assert "wrote version 1" in caplog.text
     assert "feature `" not in caplog.text  # the summary has each

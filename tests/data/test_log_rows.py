@@ -28,7 +28,7 @@ IDS = [FeatureSpec(name="u", kind="id", role="user"), FeatureSpec(name="i", kind
 
 
 def log(rows=1200):
-    generator = np.random.default_rng()
+    generator = np.random.default_rng(7)  # of few rows some draws have no click within a day, or an empty part
     return pa.table(
         {
             "u": [f"u{k}" for k in generator.integers(0, 40, rows)],
@@ -92,7 +92,7 @@ def test_rejects_of_several_files_name_the_file(tmp_path):
 
 def test_tables_are_joined_by_key_and_as_of_a_time(tmp_path):
     table = log()
-    generator = np.random.default_rng()
+    generator = np.random.default_rng(8)
     parquet.write_table(table, tmp_path / "log.parquet")
     versions = pa.table(
         {
