@@ -27,6 +27,10 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.export.precision_policy import PrecisionPolicy as PrecisionPolicy
     from lightning_mp.models.ranking import RankingModule as RankingModule
     from lightning_mp.networks.dcn_v2 import DCNv2 as DCNv2
+    from lightning_mp.networks.feature_embedding import FeatureEmbedding as FeatureEmbedding
+    from lightning_mp.networks.mmoe import MMoE as MMoE
+    from lightning_mp.networks.sasrec import SASRec as SASRec
+    from lightning_mp.networks.two_tower import TwoTower as TwoTower
     from lightning_mp.plugins.mixed_precision import mixed_precision as mixed_precision
     from lightning_mp.schema import FeatureSchema as FeatureSchema
 
@@ -34,6 +38,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DCNv2": "lightning_mp.networks.dcn_v2",
+    "FeatureEmbedding": "lightning_mp.networks.feature_embedding",
     "FeatureSchema": "lightning_mp.schema",
     "FeatureStore": "lightning_mp.data.store.feature_store",
     "GradientClipping": "lightning_mp.callbacks.gradient_clipping",
@@ -41,6 +46,7 @@ _HOMES = {
     "KeepInFP32": "lightning_mp.callbacks.keep_in_fp32",
     "LearningRateWarmup": "lightning_mp.callbacks.learning_rate_warmup",
     "LossScaleMonitor": "lightning_mp.callbacks.loss_scale_monitor",
+    "MMoE": "lightning_mp.networks.mmoe",
     "NonFiniteMonitor": "lightning_mp.callbacks.non_finite_monitor",
     "NormGuard": "lightning_mp.callbacks.norm_guard",
     "OnnxExport": "lightning_mp.callbacks.onnx_export",
@@ -49,6 +55,8 @@ _HOMES = {
     "RankingModule": "lightning_mp.models.ranking",
     "ResumableLoader": "lightning_mp.datamodules.resumable_loader",
     "ResumableRandomState": "lightning_mp.callbacks.resumable_random_state",
+    "SASRec": "lightning_mp.networks.sasrec",
+    "TwoTower": "lightning_mp.networks.two_tower",
     "audit": "lightning_mp.data.audit.audit",
     "check_bundle": "lightning_mp.export.check",
     "export_bundle": "lightning_mp.export.export_bundle",
@@ -58,6 +66,7 @@ _HOMES = {
 
 __all__ = [
     "DCNv2",
+    "FeatureEmbedding",
     "FeatureSchema",
     "FeatureStore",
     "GradientClipping",
@@ -65,6 +74,7 @@ __all__ = [
     "KeepInFP32",
     "LearningRateWarmup",
     "LossScaleMonitor",
+    "MMoE",
     "NonFiniteMonitor",
     "NormGuard",
     "OnnxExport",
@@ -73,6 +83,8 @@ __all__ = [
     "RankingModule",
     "ResumableLoader",
     "ResumableRandomState",
+    "SASRec",
+    "TwoTower",
     "__version__",
     "audit",
     "check_bundle",

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_mp.errors import ConfigurationError
 from lightning_mp.networks.cross_network import CrossNetwork
 from lightning_mp.networks.feature_embedding import FeatureEmbedding
 from lightning_mp.networks.logit_head import LogitHead
 from lightning_mp.networks.mlp import MLP
+from lightning_mp.networks.require_inputs import require_inputs
 from lightning_mp.networks.scaled_linear import widened
 from lightning_mp.schema import FeatureSchema
 
-# B = batch, F = indexed features, D = dense columns, X = F * embedding_dim + D, H = width of the last hidden layer
+# B = batch, F = indexed features, M = list features, L = longest list, D = dense columns, joined inputs
+# X = (F + M) * embedding_dim + D, H = width of the last hidden layer
 
 
 class DCNv2(nn.Module):
@@ -35,9 +36,12 @@ class DCNv2(nn.Module):
         rank: Inner width of the cross layers' matrices; `None` keeps full ones.
         hidden: Widths of the deep layers.
         dropout: Share of deep activations dropped in training, in [0, 1).
+        sparse: Give the embeddings sparse gradients; see `FeatureEmbedding`.
+        fused: Keep all embeddings in one table; left out, it is so with `sparse`.
+        max_rows: Most rows of an embedding; larger vocabularies are hashed.
 
     Raises:
-        ConfigurationError: The schema has no input, or inputs that this network does not take (lists, sequences), a
+        ConfigurationError: The schema has no input, or a sequence, which this network does not take, a
             size makes no sense, or (on use) a batch has other columns than the schema.
         DataError: On use: an id is outside its table; see `FeatureEmbedding`.
 
@@ -62,19 +66,17 @@ class DCNv2(nn.Module):
         rank: int | None = None,
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
+        sparse: bool = False,
+        fused: bool | None = None,
+        max_rows: int | None = None,
     ) -> None:
         super().__init__()
-        other = schema.of_kind("multi_categorical", "sequence")
-        if other:
-            raise ConfigurationError(
-                f"DCNv2 takes no `{other[0].kind}` feature, and `{other[0].name}` is one",
-                f"leave `{other[0].name}` out of the features",
-            )
-        if not schema.ids and not schema.dense:
-            raise ConfigurationError("the schema has no feature that DCNv2 could take", "name at least one feature")
+        require_inputs(schema, "DCNv2")
         self.schema = schema
-        self.embedding = FeatureEmbedding(schema, embedding_dim=embedding_dim) if schema.ids else None
-        width = (self.embedding.width if self.embedding else 0) + schema.dense_width
+        self.embedding = FeatureEmbedding(
+            schema, embedding_dim=embedding_dim, sparse=sparse, fused=fused, max_rows=max_rows
+        )
+        width = self.embedding.joined_width
         self.cross = CrossNetwork(width, layers=cross_layers, rank=rank)
         self.deep = MLP(width, hidden=hidden, dropout=dropout) if hidden else None
         self.head = LogitHead(width + (self.deep.width_out if self.deep else 0))
@@ -84,33 +86,15 @@ class DCNv2(nn.Module):
         """Logits of a batch.
 
         Args:
-            batch: `ids` (B, F) int32 or int64 and `dense` (B, D) floating, as far as the schema has them.
+            batch: `ids` (B, F) and `multi` (B, M, L) int32 or int64, `dense` (B, D) floating, as far as the schema has
+                them.
 
         Returns:
             Shape (B,), float32.
         """
-        x_BX = self._inputs(batch)
+        x_BX = self.embedding.join(batch)
         parts = [self.cross(x_BX)]
         if self.deep is not None:
             parts.append(widened(self.deep(x_BX)))
         logits: Tensor = self.head(torch.cat(parts, dim=1))
         return logits.squeeze(1)
-
-    def _inputs(self, batch: Mapping[str, Tensor]) -> Tensor:
-        inputs = [] if self.embedding is None else [widened(self.embedding(_entry(batch, "ids")))]
-        if self.schema.dense_width:
-            dense_BD = _entry(batch, "dense")
-            if dense_BD.shape[1] != self.schema.dense_width:
-                raise ConfigurationError(
-                    f"`dense` has {dense_BD.shape[1]} columns, the schema has {self.schema.dense_width}",
-                    "give batches of a store with the schema that the network was built with",
-                )
-            inputs.append(widened(dense_BD))
-        return torch.cat(inputs, dim=1)
-
-
-def _entry(batch: Mapping[str, Tensor], name: str) -> Tensor:
-    if name not in batch:
-        there = ", ".join(f"`{key}`" for key in batch)
-        raise ConfigurationError(f"the batch has no `{name}`; it has {there}", "use `RankingDataModule`, or add it")
-    return batch[name]

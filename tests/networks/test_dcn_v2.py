@@ -197,20 +197,13 @@ def test_it_pickles_and_copies():
 
 
 def test_mistakes_are_named():
-    lists = Feature(
-        name="tags",
-        kind="multi_categorical",
-        role="item",
-        source_dtype="string",
-        stored_dtype="int32",
-        vocabulary_size=9,
+    history = Feature(
+        name="seen", kind="sequence", role="user", source_dtype="string", stored_dtype="int32", vocabulary_size=9
     )
     label = Feature(name="y", kind="numeric", role="label", source_dtype="double", stored_dtype="float32")
     network = DCNv2(schema())
     for broken, problem in {
-        lambda: DCNv2(
-            FeatureSchema(features=(lists,))
-        ): "DCNv2 takes no `multi_categorical` feature, and `tags` is one",
+        lambda: DCNv2(FeatureSchema(features=(history,))): "DCNv2 takes no `sequence` feature, and `seen` is one",
         lambda: DCNv2(FeatureSchema(features=(label,))): "the schema has no feature that DCNv2 could take",
         lambda: DCNv2(schema(), cross_layers=-1): "`cross_layers` must not be negative, got -1",
         lambda: DCNv2(schema(), rank=0): "`rank` must be at least 1, got 0",
@@ -219,7 +212,7 @@ def test_mistakes_are_named():
         lambda: DCNv2(schema(), embedding_dim=0): "`embedding_dim` must be at least 1, got 0",
         lambda: network({"ids": batch(2)["ids"]}): "the batch has no `dense`; it has `ids`",
         lambda: network({**batch(2), "dense": torch.ones(2, 3)}): "`dense` has 3 columns, the schema has 6",
-        lambda: network({**batch(2), "ids": torch.ones(2, 3)}): "`ids` has 3 columns, the schema has 4",
+        lambda: network({**batch(2), "ids": batch(2)["ids"][:, :3]}): "`ids` has 3 columns, the schema has 4 indexed",
     }.items():
         with pytest.raises(ConfigurationError, match=problem):
             broken()
