@@ -20,6 +20,7 @@ from lightning_mp.data.audit.row_sample import RowSample
 from lightning_mp.data.audit.score import FORMAT_OF, Policy
 from lightning_mp.data.audit.source import AuditSource, open_source
 from lightning_mp.data.audit.thresholds import Thresholds
+from lightning_mp.data.audit.working_memory import WorkingMemory
 from lightning_mp.data.csv_dialect import CsvDialect
 from lightning_mp.errors import ConfigurationError
 
@@ -105,6 +106,7 @@ class _Run:
         self.source, self.label, self.time, self.label_at_least = source, label, time, label_at_least
         self.limits: tuple[int, int] | None = None
         self.now = clock.time_ns() // 1000
+        self._memories: list[WorkingMemory] = []  # one for each thread at work
 
     @property
     def parts(self) -> bool:
@@ -130,17 +132,27 @@ class _Run:
             part = self._part(held, count, split)
             chosen = sample.choose(rows, count)
             work = [(p, held[place], label, part) for p, place in zip(passes, places, strict=True)]
+            update = partial(self._update, chosen=chosen)
             if pool is None or len(work) == 1:
                 for one in work:
-                    _update(one, chosen)
+                    update(one)
             else:
-                list(pool.map(partial(_update, chosen=chosen), work))
+                list(pool.map(update, work))
             rows += count
             if source.rows:
                 tell(min(1.0, rows / source.rows))
         for one_pass in passes:
             one_pass.finish()
         return passes, rows
+
+    def _update(self, work: tuple[ColumnPass, pa.Array, Marks | None, Marks | None], chosen: Chosen) -> None:
+        column_pass, column, label, part = work
+        try:
+            memory = self._memories.pop()
+        except IndexError:
+            memory = WorkingMemory()
+        column_pass.update(column, label, part, chosen, memory)
+        self._memories.append(memory)
 
     def _part(self, held: dict[int, pa.Array], rows: int, split: str) -> Marks | None:
         if self.limits is not None and self.time is not None:
@@ -160,11 +172,6 @@ def _ahead(batches: Iterator[Any], pool: ThreadPoolExecutor | None) -> Iterator[
     while (batch := waiting.result()) is not None:
         waiting = pool.submit(next, batches, None)
         yield batch
-
-
-def _update(work: tuple[ColumnPass, pa.Array, Marks | None, Marks | None], chosen: Chosen) -> None:
-    column_pass, column, label, part = work
-    column_pass.update(column, label, part, chosen)
 
 
 def _tell_part(tell: Callable[[float], None], begin: float, length: float, share: float) -> None:

@@ -14,6 +14,7 @@ from lightning_mp.data.audit.number_state import NumberState
 from lightning_mp.data.audit.row_sample import SampledColumn
 from lightning_mp.data.audit.text_state import TextState
 from lightning_mp.data.audit.time_state import TimeState
+from lightning_mp.data.audit.working_memory import WorkingMemory
 from lightning_mp.data.event_times import event_times
 from lightning_mp.data.typed_text import to_double
 from lightning_mp.errors import DataError
@@ -64,7 +65,9 @@ class ColumnPass:
             case _:
                 return None
 
-    def update(self, column: pa.Array, label: Marks | None, part: Marks | None, chosen: Chosen) -> None:
+    def update(
+        self, column: pa.Array, label: Marks | None, part: Marks | None, chosen: Chosen, memory: WorkingMemory
+    ) -> None:
         """Take in a piece.
 
         Args:
@@ -72,6 +75,7 @@ class ColumnPass:
             label: (N,) 1 with the label, 0 without, -1 where it is missing; or `None`.
             part: (N,) 0 in the first part, 1 in the last, -1 between; or `None`.
             chosen: Rows to compare with other columns, and their hashes.
+            memory: To work in, not used by another thread.
         """
         if self._undecided is not None:
             column = _without_empty(column)
@@ -82,9 +86,9 @@ class ColumnPass:
             return
         if self._undecided:
             for waiting in self._undecided:
-                self._take(*waiting)
+                self._take(*waiting, memory)
             self._undecided = []
-        values, valid = self._take(column, label, part)
+        values, valid = self._take(column, label, part, memory)
         places, hashes = chosen
         if values is not None and len(values) == len(column) and valid is None:
             self.sample.take(hashes, values[places].astype(np.float64))
@@ -98,7 +102,7 @@ class ColumnPass:
         if self._undecided is not None and self.state is None:
             self.state = self._state("text")
             for waiting in self._undecided:
-                self._take(*waiting)
+                self._take(*waiting, None)
 
     def _decide(self, texts: pa.Array) -> None:
         there = texts.drop_null()
@@ -117,7 +121,7 @@ class ColumnPass:
         self.state = self._state("time" if times >= 0.9 * len(head.slice(0, 1000)) else "text")
 
     def _take(
-        self, column: pa.Array, label: Marks | None, part: Marks | None
+        self, column: pa.Array, label: Marks | None, part: Marks | None, memory: WorkingMemory | None
     ) -> tuple[npt.NDArray[Any] | None, npt.NDArray[np.bool_] | None]:
         if isinstance(self.state, TextState):
             self.state.update(_text(column), label=label, part=part)
@@ -131,7 +135,9 @@ class ColumnPass:
         values, valid = numbers_of(column)
         wide = pa.types.is_fixed_size_list(column.type)
         assert isinstance(self.state, NumberState)
-        self.state.update(values, valid, label=None if wide else label, part=None if wide else part)
+        if wide:
+            label = part = None
+        self.state.update(values, valid, label=label, part=part, memory=memory)
         return values, valid
 
     def _typed(self, texts: pa.Array) -> pa.Array:

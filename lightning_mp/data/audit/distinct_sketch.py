@@ -24,21 +24,22 @@ class DistinctSketch:
     """
 
     def __init__(self) -> None:
-        self._kept: Hashes = np.empty(0, dtype=np.uint64)
+        self._smallest: Hashes = np.empty(0, dtype=np.uint64)
+        # Hashes that may be among the smallest wait until there are enough of them to be worth sorting.
+        self._waiting: list[Hashes] = []
+        self._many = 0
         # What was met lately, by its upper 16 bits: columns of few values are filtered by it before they are sorted.
         self._met: Hashes | npt.NDArray[np.uint32] | None = None
 
     def update(self, hashes: npt.NDArray[np.uint32] | Hashes) -> None:
         """Take in hashes, repeated ones included; those of 32 bits stand for the upper half of a longer one."""
         short = hashes.dtype == np.uint32
-        if len(self._kept) == SIZE:
-            limit = self._kept[-1]
+        if len(self._smallest) == SIZE:
+            limit = self._smallest[-1]
             hashes = hashes[hashes < (np.uint32(limit >> np.uint64(32)) if short else limit)]
         if len(hashes) > _SORTED:
             hashes = self._new(hashes)
-        if not len(hashes):
-            return
-        self._kept = self._merged(_without_repeats(hashes))
+        self._wait(hashes)
 
     def _new(self, hashes: Any) -> Any:
         """Those that the table of the ones met lately does not hold."""
@@ -46,31 +47,44 @@ class DistinctSketch:
         if self._met is None:
             self._met = np.zeros(1 << 16, dtype=hashes.dtype)
             self._met[0] = np.iinfo(hashes.dtype).max  # zero would stand for itself here, and was not met
-        head = hashes[:_SORTED]
-        self._kept = self._merged(head)
-        self._met[head >> shift] = head
-        return hashes[self._met[hashes >> shift] != hashes]
+        hashes = hashes[self._met[hashes >> shift] != hashes]
+        if len(hashes) > _SORTED:
+            head = hashes[:_SORTED]
+            self._wait(head)
+            self._met[head >> shift] = head
+            hashes = hashes[self._met[hashes >> shift] != hashes]
+        return hashes
 
-    def _merged(self, hashes: Any) -> Hashes:
-        longer = hashes.astype(np.uint64) << np.uint64(32) if hashes.dtype == np.uint32 else hashes
-        kept: Hashes = _without_repeats(np.concatenate([self._kept, longer]))[:SIZE]
-        return kept
+    def _wait(self, hashes: Any) -> None:
+        if len(hashes):
+            longer = hashes.astype(np.uint64)
+            self._waiting.append(longer << np.uint64(32) if hashes.dtype == np.uint32 else longer)
+            self._many += len(hashes)
+            if self._many >= SIZE:
+                self._kept()
+
+    def _kept(self) -> Hashes:
+        """The smallest ones of all, rising."""
+        if self._waiting:
+            self._smallest = _without_repeats(np.concatenate([self._smallest, *self._waiting]))[:SIZE]
+            self._waiting, self._many = [], 0
+        return self._smallest
 
     def merge(self, other: DistinctSketch) -> None:
         """Take in what another sketch kept."""
-        self._kept = self._merged(other._kept)
+        self._wait(other._kept())
 
     @property
     def exact(self) -> bool:
         """Whether `count` is exact."""
-        return len(self._kept) < SIZE
+        return len(self._kept()) < SIZE
 
     @property
     def count(self) -> int:
         """Different values, estimated where not `exact`."""
         if self.exact:
-            return len(self._kept)
-        return round((SIZE - 1) * _SPACE / (float(self._kept[-1]) + 1.0))
+            return len(self._kept())
+        return round((SIZE - 1) * _SPACE / (float(self._kept()[-1]) + 1.0))
 
 
 def _without_repeats(hashes: Any) -> Any:
@@ -94,10 +108,11 @@ def hashes_of(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint32] | Hashes:
     if numbers.dtype == np.float32:
         # murmur3's finaliser for 32 bits, a bijection
         h = (numbers + np.float32(0.0)).view(np.uint32)
+        shifted = np.empty_like(h)
         for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-            h ^= h >> np.uint32(shift)
+            h ^= np.right_shift(h, np.uint32(shift), out=shifted)
             h *= np.uint32(factor)
-        h ^= h >> np.uint32(16)
+        h ^= np.right_shift(h, np.uint32(16), out=shifted)
         return h
     bits = (numbers + 0.0 if numbers.dtype == np.float64 else numbers.astype(np.int64)).view(np.uint64)
     return mixed(bits)
@@ -106,7 +121,9 @@ def hashes_of(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint32] | Hashes:
 def mixed(bits: npt.NDArray[np.uint64]) -> Hashes:
     """SplitMix64's finaliser, a bijection on 64 bits (Steele, Lea and Flood, 2014)."""
     h = bits + np.uint64(0x9E3779B97F4A7C15)
+    shifted = np.empty_like(h)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        h ^= h >> np.uint64(shift)
+        h ^= np.right_shift(h, np.uint64(shift), out=shifted)
         h *= np.uint64(factor)
-    return h ^ (h >> np.uint64(31))
+    h ^= np.right_shift(h, np.uint64(31), out=shifted)
+    return h

@@ -10,9 +10,12 @@ import numpy.typing as npt
 from lightning_mp.data.audit.bins import BINS, Counts
 from lightning_mp.data.audit.distinct_sketch import DistinctSketch, hashes_of
 from lightning_mp.data.audit.format_loss import FormatLoss
+from lightning_mp.data.audit.pooled_moments import pooled
 from lightning_mp.data.audit.rounding import FORMATS, top_halves
+from lightning_mp.data.audit.working_memory import ROWS, WorkingMemory
 
 Mask = npt.NDArray[np.bool_]
+Marks = npt.NDArray[np.int8]
 
 
 class NumberState:
@@ -63,8 +66,9 @@ class NumberState:
         values: npt.NDArray[Any],
         valid: Mask | None = None,
         *,
-        label: npt.NDArray[np.int8] | None = None,
-        part: npt.NDArray[np.int8] | None = None,
+        label: Marks | None = None,
+        part: Marks | None = None,
+        memory: WorkingMemory | None = None,
     ) -> None:
         """Take in a piece of the column.
 
@@ -73,64 +77,96 @@ class NumberState:
             valid: (N,) which rows are not missing; `None` where all are there.
             label: (N,) 1 with the label, 0 without, -1 where it is missing.
             part: (N,) 0 in the first part, 1 in the last, -1 between.
+            memory: To work in, not used by another thread; `None` for a fresh one.
         """
         rows = len(values) if valid is None else len(valid)
         self.rows, self.nulls = self.rows + rows, self.nulls + rows - len(values)
         if part is not None:
             self._count_parts(part, valid)
-        if not len(values):
-            return
+        if valid is not None:
+            label, part = _marks(label, valid), _marks(part, valid)
+        memory = memory or WorkingMemory()
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            self._take(values, valid, label, part)
+            for start in range(0, len(values), ROWS):
+                here = slice(start, start + ROWS)
+                block = np.ascontiguousarray(values[here])
+                self._take(block, _marks(label, here), _marks(part, here), memory)
 
-    def _take(
-        self, values: npt.NDArray[Any], valid: Mask | None, label: npt.NDArray[np.int8] | None,
-        part: npt.NDArray[np.int8] | None,
-    ) -> None:  # fmt: skip
-        single = values.astype(np.float32, copy=False)
-        tops = top_halves(single)
-        counts = np.bincount(tops, minlength=BINS)
-        self.histogram += counts
-        self._split(tops, valid, label, part)
+    def _take(self, values: npt.NDArray[Any], label: Marks | None, part: Marks | None, memory: WorkingMemory) -> None:
+        single = values
+        if values.dtype != np.float32:
+            single = memory.single[: len(values)]
+            np.copyto(single, values, casting="same_kind")
+        index = memory.index[: len(values)]
+        np.copyto(index, top_halves(single))
+        np.add.at(self.histogram, index, 1)
+        self._split(index, label, part)
+        size = memory.size[: len(values)]
+        np.abs(single, out=size)
         finite = values
-        if counts[0x7F80:0x8000].any() or counts[0xFF80:].any():
+        if not size.max() < np.inf:  # NaN is not below it either
             kept = np.isfinite(values)
-            self.nans += int(np.count_nonzero(np.isnan(values)))
-            finite, single = values[kept], single[kept]
-            self.infinities += int(len(values) - np.count_nonzero(np.isnan(values)) - len(finite))
+            nans = int(np.count_nonzero(np.isnan(values)))
+            finite, single, size = values[kept], single[kept], size[kept]
+            self.nans += nans
+            self.infinities += len(values) - nans - len(finite)
             self.beyond_float32 += int(np.count_nonzero(np.isinf(single)))
-        if not len(finite):
-            return
-        doubles = finite.astype(np.float64, copy=False)
-        self._moments(doubles)
+            if not len(finite):
+                return
+        self._moments(finite, memory.double[: len(finite)])
         self._extremes(finite)
-        self.whole = self.whole and bool((np.floor(doubles) == doubles).all())
-        self.bits |= int(np.bitwise_or.reduce(np.ascontiguousarray(single).view(np.uint32)))
-        self.distinct.update(hashes_of(finite))
-        self._cast(finite, single, zeros_possible=bool(counts[0] or counts[0x8000]))
+        self.bits |= int(np.bitwise_or.reduce(single.view(np.uint32)))
+        integers = self._integers(finite, single, memory)
+        self._cast(finite, size, integers, memory)
 
-    def _cast(self, finite: npt.NDArray[Any], single: npt.NDArray[np.float32], *, zeros_possible: bool) -> None:
-        if zeros_possible:
+    def _integers(
+        self, finite: npt.NDArray[Any], single: npt.NDArray[np.float32], memory: WorkingMemory
+    ) -> npt.NDArray[np.float32] | None:
+        """Count different numbers; those of a column of integers are returned, most of them once."""
+        if self.whole and finite.dtype.kind == "f":
+            floors = (memory.cast if finite.dtype == np.float32 else memory.double)[: len(finite)]
+            self.whole = bool((np.floor(finite, out=floors) == finite).all())
+        if not self.whole:
+            self.distinct.update(hashes_of(finite))
+            return None
+        integers = _different(single)
+        exact = finite.dtype == np.float32 or max(abs(integers.min()), abs(integers.max())) <= 1 << 24
+        self.distinct.update(hashes_of(integers.astype(finite.dtype) if exact else finite))
+        return integers
+
+    def _cast(
+        self, finite: npt.NDArray[Any], size: npt.NDArray[np.float32], integers: npt.NDArray[np.float32] | None,
+        memory: WorkingMemory,
+    ) -> None:  # fmt: skip
+        if integers is not None:
+            for loss in self.losses.values():
+                loss.see(integers)
+        if not size.min():
             there = finite != 0
             zeros = len(finite) - int(np.count_nonzero(there))
             self.zeros += zeros
             for loss in self.losses.values():
                 loss.take_zeros(zeros)
             if zeros:
-                finite, single = finite[there], single[there]
-        if len(finite):
-            size = np.abs(single if finite.dtype == np.float32 else finite.astype(np.float64))
-            self.smallest = min(self.smallest, float(size.min()))
-            integers = _integers(single) if self.whole else None
-            for loss in self.losses.values():
-                loss.update(single, finite, integers)
+                finite, size = finite[there], size[there]
+        if not len(finite):
+            return
+        given: npt.NDArray[Any] = size
+        if finite.dtype != np.float32:
+            given = memory.given[: len(finite)]
+            np.copyto(given, finite)
+            np.abs(given, out=given)
+        self.smallest = min(self.smallest, float(given.min()))
+        for loss in self.losses.values():
+            loss.update(size, given, memory)
 
-    def _moments(self, doubles: npt.NDArray[np.float64]) -> None:
+    def _moments(self, finite: npt.NDArray[Any], doubles: npt.NDArray[np.float64]) -> None:
+        np.copyto(doubles, finite)
         count = len(doubles)
-        mean = float(doubles.mean())
-        away = doubles - mean
-        np.square(away, out=away)
-        squares = float(away.sum())  # pairwise; a BLAS would start threads of its own
+        mean = float(doubles.sum() / count)
+        np.subtract(doubles, mean, out=doubles)
+        np.square(doubles, out=doubles)
+        squares = float(doubles.sum())  # pairwise; a BLAS would start threads of its own
         self.count, self.mean, self.squares = pooled((self.count, self.mean, self.squares), (count, mean, squares))
 
     def _extremes(self, finite: npt.NDArray[Any]) -> None:
@@ -153,18 +189,13 @@ class NumberState:
             there = rows if valid is None else int(np.count_nonzero(inside & valid))
             self.part_rows[index] += (rows, rows - there)
 
-    def _split(
-        self, tops: npt.NDArray[np.uint16], valid: Mask | None, label: npt.NDArray[np.int8] | None,
-        part: npt.NDArray[np.int8] | None,
-    ) -> None:  # fmt: skip
+    def _split(self, tops: npt.NDArray[np.int64], label: Marks | None, part: Marks | None) -> None:
         if label is not None and self.positives is not None and self.labelled is not None:
-            marks = label if valid is None else label[valid]
-            self.positives += np.bincount(tops[marks == 1], minlength=BINS)
-            self.labelled += np.bincount(tops[marks >= 0] if (marks < 0).any() else tops, minlength=BINS)
+            np.add.at(self.positives, tops[label == 1], 1)
+            np.add.at(self.labelled, tops[label >= 0] if (label < 0).any() else tops, 1)
         if part is not None and self.parts is not None:
-            marks = part if valid is None else part[valid]
             for index in (0, 1):
-                self.parts[index] += np.bincount(tops[marks == index], minlength=BINS)
+                np.add.at(self.parts[index], tops[part == index], 1)
 
     def merge(self, other: NumberState) -> None:
         """Take in the state of another piece of the same column."""
@@ -190,26 +221,17 @@ class NumberState:
         self.distinct.merge(other.distinct)
 
 
-def _integers(single: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The integers that occur, each once where they lie close together."""
-    low, high = float(single.min()), float(single.max())
+def _different(integers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The integers that occur, rising, each once where they lie close together."""
+    low, high = float(integers.min()), float(integers.max())
     if high - low >= 1 << 16:
-        return single
-    counts = np.bincount((single - np.float32(low)).astype(np.intp))
+        return integers
+    counts = np.bincount((integers - np.float32(low)).astype(np.intp))
     return (np.flatnonzero(counts) + low).astype(np.float32)
 
 
-def pooled(one: tuple[int, float, float], other: tuple[int, float, float]) -> tuple[int, float, float]:
-    """Count, mean and squared distances of two sets together.
-
-    Source:
-        Chan, Golub and LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances (1979).
-    """
-    if not one[0] or not other[0]:
-        return one if one[0] else other
-    count, apart = one[0] + other[0], other[1] - one[1]
-    share = other[0] / count
-    return count, one[1] + apart * share, one[2] + other[2] + apart * apart * one[0] * share
+def _marks(marks: Marks | None, rows: Mask | slice) -> Marks | None:
+    return None if marks is None else marks[rows]
 
 
 def _extreme(held: tuple[float, int], met: tuple[float, int]) -> tuple[float, int]:

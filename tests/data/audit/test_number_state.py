@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lightning_mp.data.audit.number_state import NumberState
 from lightning_mp.data.audit.statistics import column_statistics
+from lightning_mp.data.audit.working_memory import ROWS, WorkingMemory
 
 FORMATS = {"float16": (np.float16, 2.0**-14, 65520.0), "bfloat16": (None, 2.0**-126, None)}
 
@@ -120,6 +121,33 @@ def test_every_number_equals_the_oracle(name):
             assert getattr(mine, key) == same, (number_format, key)
         if found.distinct_exact:
             assert mine.collided == loss["collided"], number_format
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_pieces_of_many_blocks_and_a_memory_used_again_count_the_same(dtype):
+    rng = np.random.default_rng()
+    memory, rows = WorkingMemory(), 2 * ROWS + 77
+    normal = rng.normal(size=rows) * 1000
+    bursts = np.where(rng.random(rows) < 0.7, 0, normal)
+    for values in (column.astype(dtype) for column in (normal, bursts, rng.poisson(30, rows), normal / 1000)):
+        found, one_by_one = NumberState(), NumberState()
+        found.update(values, memory=memory)
+        for piece in np.split(rng.permutation(values), [5, ROWS + 5]):
+            one_by_one.update(piece)
+        for state in (column_statistics(found), column_statistics(one_by_one)):
+            expected = oracle(values)
+            assert (state.zeros, state.negatives) == (expected["zeros"], expected["negatives"])
+            assert state.mean == pytest.approx(expected["mean"], rel=1e-9, abs=1e-12)
+            assert state.std == pytest.approx(expected["std"], rel=1e-9)
+            for name, loss in expected["formats"].items():
+                mine = state.formats[name]
+                for key in ("overflowed", "flushed", "subnormal", "exact"):
+                    assert getattr(mine, key) == loss[key], (name, key)
+                for key in ("error_p50", "error_p99"):
+                    assert getattr(mine, key) == pytest.approx(loss[key], rel=2.0**-7, abs=1e-9), (name, key)
+                assert mine.noise == pytest.approx(loss["noise"], rel=1e-5, abs=1e-9)
+                if state.distinct_exact:
+                    assert mine.collided == loss["collided"]
 
 
 @given(

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_mp.data.audit.rounding import rounded, top_halves
+from lightning_mp.data.audit.rounding import rounded, rounded_sizes, top_halves
+from lightning_mp.data.audit.working_memory import WorkingMemory
 from lightning_mp.float_formats import BFLOAT16, FLOAT16
 
 
@@ -47,3 +48,24 @@ def test_the_ties_of_float16_and_their_neighbours():
 def test_the_upper_half_is_the_pattern_of_truncation():
     values = np.array([1.0, -2.5, 3.14159, 1e-40], dtype=np.float32)
     assert top_halves(values).tolist() == [bits >> 16 for bits in values.view(np.uint32).tolist()]
+
+
+@given(st.lists(st.floats(min_value=0, width=32, allow_infinity=False), min_size=1, max_size=50))
+def test_numbers_without_a_sign_round_as_a_cast_does(numbers):
+    memory = WorkingMemory()
+    for number_format in (FLOAT16, BFLOAT16):
+        size = np.array([x for x in numbers if x < number_format.overflow_from] or [0.0], dtype=np.float32)
+        found = rounded_sizes(size, number_format, largest=float(size.max()), memory=memory)
+        assert same_bits(found, casts(size)[number_format.name])
+
+
+def test_every_bit_pattern_of_a_range_without_a_sign_rounds_as_a_cast_does():
+    memory = WorkingMemory()
+    bits = np.random.default_rng().integers(0, 0x7F800000, (20, 20_000), dtype=np.uint32)
+    for size in bits.view(np.float32):
+        for number_format in (FLOAT16, BFLOAT16):
+            inside = size[size < np.float32(number_format.overflow_from)]
+            small = inside[inside < 2.0**100]
+            for some in (inside, small):
+                found = rounded_sizes(some, number_format, largest=float(some.max()), memory=memory)
+                assert same_bits(found, casts(some)[number_format.name])
