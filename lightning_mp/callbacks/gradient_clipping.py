@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_mp.callbacks.detached_state import detached_state
+from lightning_mp.callbacks.logging_step import is_logging_step
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.optim.clip_gradients import Clipped, clip_gradients
 
@@ -135,9 +136,7 @@ class GradientClipping(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._in_batch and (  # the question Lightning's own monitors ask
-            trainer._logger_connector.should_update_logs or getattr(trainer, "fast_dev_run", False)  # noqa: SLF001
-        ):
+        if self._in_batch and is_logging_step(trainer):
             self._read_counts()
             pl_module.log("gradient_norm", max(float(clipped.norm) for clipped in self._in_batch))
             pl_module.log("gradient_norm/clipped_share", self.clipped_steps / max(self.steps, 1))

@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_mp.callbacks.detached_state import detached_state
+from lightning_mp.callbacks.log_metrics import log_metrics
 from lightning_mp.errors import ConfigurationError, LightningMPWarning
 from lightning_mp.precision.gradient_sample import ExponentHistogram, GradientSample
 from lightning_mp.precision.loss_graph import loss_graph
@@ -151,11 +152,7 @@ class GradientUnderflowMonitor(Callback):
         if not self._measuring:
             return
         self._measuring = False
-        found = self._finish()
-        for name, value in found.items():
-            pl_module.log(name, value, logger=False)
-        for logger in trainer.loggers:  # Lightning would log the values again and again until they are new
-            logger.log_metrics(found, step=self._measured_at)
+        log_metrics(trainer, self._finish(), step=self._measured_at)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
 from lightning_mp.callbacks.detached_state import detached_state
+from lightning_mp.callbacks.logging_step import is_logging_step
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.optim.linear_warmup import LinearWarmup
 from lightning_mp.optim.warmed_steps import WarmedSteps
@@ -89,6 +90,11 @@ class LearningRateWarmup(Callback):
         return self._steps if self._warmed is None else [warmed.steps for warmed in self._warmed]
 
     @property
+    def effective_lr(self) -> list[list[float]]:
+        """Learning rates that the last step was taken with, by optimizer and parameter group; empty outside a fit."""
+        return [warmed.effective_lr for warmed in self._warmed or []]
+
+    @property
     @override
     def state_key(self) -> str:
         return self._state_key  # made once: Lightning asks for it at every hook
@@ -121,9 +127,7 @@ class LearningRateWarmup(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._warmed and (  # the question Lightning's own monitors ask
-            trainer._logger_connector.should_update_logs or getattr(trainer, "fast_dev_run", False)  # noqa: SLF001
-        ):
+        if self._warmed and is_logging_step(trainer):
             seen: Counter[str] = Counter()
             for optimizer, warmed in zip(trainer.optimizers, self._warmed, strict=False):
                 kind = type(optimizer).__name__

@@ -15,6 +15,8 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_mp.callbacks.detached_state import detached_state
+from lightning_mp.callbacks.log_metrics import log_metrics
+from lightning_mp.callbacks.logging_step import is_logging_step
 from lightning_mp.errors import ConfigurationError, LightningMPWarning, NumericError
 from lightning_mp.precision.loss_scale import LossScaleHistory, ScaleForecast
 from lightning_mp.precision.loss_scale_verdict import collapse, forecast_text
@@ -50,9 +52,9 @@ class LossScaleMonitor(Callback):
         history: Counts of the run.
 
     Logs:
-        `loss_scale`: the scale; like all of them on the Trainer's logging steps.
+        `loss_scale`: the scale, in the progress bar too; like all of them on the Trainer's logging steps.
         `loss_scale/log2`: its logarithm to base 2; -150 for a scale of zero.
-        `loss_scale/skipped_steps`: optimizer steps skipped since the run began.
+        `loss_scale/skipped_steps`: optimizer steps skipped since the run began, in the progress bar too.
         `loss_scale/skip_rate`: their share of the steps tried, in [0, 1].
         `loss_scale/consecutive_skips`: skips in a row up to now, of the optimizer that has most.
 
@@ -89,6 +91,7 @@ class LossScaleMonitor(Callback):
         self.events: deque[OverflowEvent] = deque(maxlen=_EVENTS_KEPT)
         self.history = LossScaleHistory()
         self._watch: StepWatch | None = None
+        self._module_clips = False
         self._warned: set[str] = set()
 
     @property
@@ -120,6 +123,8 @@ class LossScaleMonitor(Callback):
             return
         state = scaler.state_dict()
         self.history.scale, self.history.clean_steps = state["scale"], state["_growth_tracker"]
+        # Whether the user's module overrides the clipping hook; both Lightning packages keep theirs in `core.module`.
+        self._module_clips = not type(pl_module).configure_gradient_clipping.__module__.endswith("core.module")
         self._watch = StepWatch(scaler, trainer.optimizers, name_layers=self.name_layers)
 
     @override
@@ -142,7 +147,7 @@ class LossScaleMonitor(Callback):
         if self._watch is None or (pl_module.automatic_optimization and not self._watch.saw_backward):
             return
         self._settle(trainer, pl_module, read_device=False)
-        clips = bool(trainer.gradient_clip_val) or not pl_module.automatic_optimization or _clips_itself(pl_module)
+        clips = bool(trainer.gradient_clip_val) or not pl_module.automatic_optimization or self._module_clips
         self._watch.expect_step(pl_module, optimizer, trainer.global_step, clips=clips)
 
     @override
@@ -151,16 +156,17 @@ class LossScaleMonitor(Callback):
     ) -> None:
         if self._watch is None:
             return
-        logging = self._watch.tried_in_batch and bool(  # the question Lightning's own monitors ask
-            trainer._logger_connector.should_update_logs or getattr(trainer, "fast_dev_run", False)  # noqa: SLF001
-        )
+        logging = self._watch.tried_in_batch and is_logging_step(trainer)
         self._settle(trainer, pl_module, read_device=logging)
         if logging:
-            pl_module.log("loss_scale", self.history.scale)
-            pl_module.log("loss_scale/log2", self.history.log2)
-            pl_module.log("loss_scale/skipped_steps", float(self.history.skipped))
-            pl_module.log("loss_scale/skip_rate", self.history.skip_rate)
-            pl_module.log("loss_scale/consecutive_skips", float(self.history.longest_consecutive))
+            values = {
+                "loss_scale": self.history.scale,
+                "loss_scale/log2": self.history.log2,
+                "loss_scale/skipped_steps": float(self.history.skipped),
+                "loss_scale/skip_rate": self.history.skip_rate,
+                "loss_scale/consecutive_skips": float(self.history.longest_consecutive),
+            }
+            log_metrics(trainer, values, progress_bar=("loss_scale", "loss_scale/skipped_steps"))
         self._watch.end_batch()
 
     @override
@@ -222,8 +228,7 @@ class LossScaleMonitor(Callback):
         )
 
     def _judge(self, trainer: pl.Trainer) -> None:
-        verdict = collapse(self.history, self.events, min_scale=self.min_scale, patience=self.patience)
-        if verdict is not None:
+        if verdict := collapse(self.history, self.events, min_scale=self.min_scale, patience=self.patience):
             if self.on_collapse == "raise":
                 raise NumericError(*verdict)
             if self.on_collapse == "stop":
@@ -243,8 +248,3 @@ class LossScaleMonitor(Callback):
         if self._watch is not None:
             self._watch.release()
             self._watch = None
-
-
-def _clips_itself(module: pl.LightningModule) -> bool:
-    """Whether the user's module overrides the clipping hook; both Lightning packages keep theirs in `core.module`."""
-    return not type(module).configure_gradient_clipping.__module__.endswith("core.module")

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from lightning_mp.callbacks.detached_state import detached_state
+from lightning_mp.callbacks.logging_step import is_logging_step
 from lightning_mp.errors import LightningMPWarning
 from lightning_mp.precision.backward_order import backward_order
 from lightning_mp.precision.forward_replay import ForwardReplay
@@ -126,7 +127,7 @@ class NonFiniteMonitor(Callback):
             self._known = self._tried = False
         self._skipped.clear()
         self._batch = (batch_idx, None)
-        if trainer._logger_connector.should_update_logs or getattr(trainer, "fast_dev_run", False):  # noqa: SLF001
+        if is_logging_step(trainer):
             pl_module.log("non_finite/batches", float(self._batches))
 
     @override

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
 from lightning_mp.callbacks.detached_state import detached_state
+from lightning_mp.callbacks.logging_step import is_logging_step
 from lightning_mp.errors import LightningMPWarning
 from lightning_mp.precision.norm_snapshots import NormSnapshots
 
@@ -58,7 +59,7 @@ class NormGuard(Callback):
             return
         self._snapshots.take()
         self._settle(wait=False)
-        if trainer._logger_connector.should_update_logs or getattr(trainer, "fast_dev_run", False):  # noqa: SLF001
+        if is_logging_step(trainer):
             pl_module.log("norm_guard/restored", float(self.restored))
 
     @override

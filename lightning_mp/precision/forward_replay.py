@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.hooks import RemovableHandle
 
-from lightning_mp.precision.forward_trace import ForwardTrace, is_compiled, non_finite_outputs
-from lightning_mp.precision.hookable_modules import hookable_modules, scripted_modules
+from lightning_mp.precision.forward_trace import ForwardTrace, non_finite_outputs
+from lightning_mp.precision.hookable_modules import hookable_modules
+from lightning_mp.precision.part_inputs import PartCall, PartInputs
 
 Found = TypeVar("Found")
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    name: str
-    module: nn.Module
-    args: Any
-    kwargs: Any
-    device_type: str
-    autocast: bool
-    dtype: torch.dtype
-
-
-class _Remember:
-    """The hook of one part. A copy of the module, made in the middle of a run, gets one that does nothing."""
-
-    def __init__(self, replay: ForwardReplay | None = None, name: str = "") -> None:
-        self.replay = replay
-        self.name = name
-
-    def __reduce__(self) -> tuple[type[_Remember], tuple[()]]:
-        return _Remember, ()
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self.replay is not None and self.replay.listening and not torch.compiler.is_compiling():
-            self.replay.see(self.name, module, args, kwargs)
 
 
 class ForwardReplay:
@@ -62,45 +35,47 @@ class ForwardReplay:
     """
 
     def __init__(self) -> None:
-        self.listening = False
-        self._handles: dict[str, RemovableHandle] = {}
-        self._calls: list[_Call] = []
-        self._module: nn.Module | None = None
-        self._fed: set[str] = set()
+        self._inputs: PartInputs | None = None
+        self._calls: list[PartCall] = []
+        self._first = 0  # of the calls that are all users', the first that is this one's
 
     def attach(self, module: nn.Module) -> None:
-        """Put a hook on each part of a module, and listen.
+        """Put a hook on each part of a module, and listen. Hooks of another replay on the same module are shared.
 
         Args:
             module: The outermost module. Where its hooks are on already, only the listening begins.
         """
-        if self._module is not module:
+        inputs = self._inputs
+        if inputs is None or inputs.module is not module:
             self.detach()
-            self._module, self._fed = module, set()
-            several = torch.distributed.is_available() and torch.distributed.is_initialized()
-            for name, part in [] if several or is_compiled(module) else _parts(module, ""):
-                hook = part.register_forward_pre_hook(_Remember(self, name), with_kwargs=True)
-                self._handles[name] = hook
-        elif self._fed and len(self._handles) > len(self._fed):
-            for name in self._handles.keys() - self._fed:  # they read activations; there may be hundreds of them
-                self._handles.pop(name).remove()
-        self.listening = True
+            self._inputs = inputs = PartInputs.of(module)
+            inputs.users.add(self)
+            self.forget()
+        else:
+            inputs.drop_unfed()
+        inputs.listeners.add(self)
 
     def pause(self) -> None:
         """Stop to listen; the hooks and the inputs stay."""
-        self.listening = False
+        inputs = self._inputs
+        if inputs is not None and self in inputs.listeners:
+            inputs.listeners.discard(self)
+            self._calls = inputs.calls[self._first :]
 
     def detach(self) -> None:
         """Take the hooks off; the inputs stay."""
-        self.listening = False
-        for handle in self._handles.values():
-            handle.remove()
-        self._handles.clear()
-        self._module = None
+        self.pause()
+        if self._inputs is not None:
+            self._inputs.leave(self)
+            self._inputs = None
 
     def forget(self) -> None:
         """Drop the inputs."""
-        self._calls.clear()
+        self._calls = []
+        if self._inputs is not None:
+            if self._inputs.listeners <= {self}:  # else the others still want theirs
+                self._inputs.calls = []
+            self._first = len(self._inputs.calls)
 
     def non_finite_layers(self) -> tuple[str, ...]:
         """Run the remembered parts again and see whose output is not finite.
@@ -112,7 +87,7 @@ class ForwardReplay:
             Names of layers in the order they ran; empty if all was finite or a part refused to run again.
         """
         found: list[str] = []
-        for call in self._calls:
+        for call in self._seen():
             shadow, trace = _shadow_of(call), ForwardTrace()
             trace.attach(shadow)
             if _ran_again(call, shadow):
@@ -138,7 +113,7 @@ class ForwardReplay:
 
             return hook
 
-        for call in self._calls:
+        for call in self._seen():
             shadow = _shadow_of(call)
             for name, layer in hookable_modules(shadow):
                 if name and (
@@ -149,26 +124,18 @@ class ForwardReplay:
                 return found[0]
         return None
 
-    def see(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Called by the hooks: keep the inputs of a part if all of them come straight from the batch."""
-        if not torch.is_grad_enabled():
-            return
-        flat = args if not kwargs and all(isinstance(value, Tensor) for value in args) else tree_leaves((args, kwargs))
-        tensors = [leaf for leaf in flat if isinstance(leaf, Tensor)]
-        if tensors and all(tensor.grad_fn is None for tensor in tensors):
-            self._fed.add(name)
-            device_type = tensors[0].device.type
-            autocast, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
-            self._calls.append(_Call(name, module, args, kwargs, device_type, autocast, dtype))
+    def _seen(self) -> list[PartCall]:
+        inputs = self._inputs
+        return inputs.calls[self._first :] if inputs is not None and self in inputs.listeners else self._calls
 
 
-def _shadow_of(call: _Call) -> nn.ModuleDict:
+def _shadow_of(call: PartCall) -> nn.ModuleDict:
     shadow = nn.ModuleDict()
     shadow.add_module("part", _shadow(call.module, {}))
     return shadow
 
 
-def _ran_again(call: _Call, shadow: nn.ModuleDict) -> bool:
+def _ran_again(call: PartCall, shadow: nn.ModuleDict) -> bool:
     devices = range(torch.cuda.device_count()) if call.device_type == "cuda" else ()
     try:
         with (
@@ -180,15 +147,6 @@ def _ran_again(call: _Call, shadow: nn.ModuleDict) -> bool:
     except Exception:  # a user's module: what cannot run twice stays without a name
         return False
     return True
-
-
-def _parts(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    for name, child in module.named_children():
-        scripted = scripted_modules(child)
-        if isinstance(child, nn.ModuleList | nn.ModuleDict) or (scripted and "" not in scripted):
-            yield from _parts(child, f"{prefix}{name}.")
-        elif not scripted:
-            yield prefix + name, child
 
 
 def _shadow(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:

@@ -33,7 +33,6 @@ class HostCopies:
         """Numbers on their way, those that have arrived unseen included."""
         return len(self._waiting)
 
-    @torch.no_grad()
     def push(self, number: Tensor, tag: Any) -> None:
         """Send a number.
 
@@ -46,6 +45,7 @@ class HostCopies:
             self._slots, self._numbers = list(host), host.numpy()  # read without an operation of torch's
         if len(self._waiting) == _SLOTS:
             self._take(wait=True, most=1)
+        number = number.detach()
         self._slots[self._next].copy_(number.reshape(()) if number.dim() else number, non_blocking=True)
         event = None
         if number.is_cuda:
@@ -60,6 +60,8 @@ class HostCopies:
         Args:
             wait: Whether to wait for all of them.
         """
+        if not self._waiting and not self._arrived:  # asked for at several hooks a step
+            return []
         self._take(wait=wait, most=_SLOTS)
         found, self._arrived = self._arrived, []
         return found

@@ -34,7 +34,7 @@ class NormSnapshots:
             # The count of batches is a part of the statistics only where they are plain averages.
             if buffer.is_floating_point() or (name == "num_batches_tracked" and layer.momentum is None)
         ]
-        self._groups: list[tuple[list[Tensor], list[list[Tensor]], list[Tensor]]] = []
+        self._groups: list[tuple[list[Tensor], list[list[Tensor]], list[Tensor], Tensor]] = []
         for kind in dict.fromkeys((buffer.device, buffer.dtype) for buffer in statistics):
             own = [buffer for buffer in statistics if (buffer.device, buffer.dtype) == kind]
             sizes = [buffer.numel() for buffer in own]
@@ -43,7 +43,7 @@ class NormSnapshots:
                 [part.view_as(buffer) for part, buffer in zip(torch.split(flat, sizes), own, strict=True)]
                 for flat in flats
             ]
-            self._groups.append((own, views, flats))
+            self._groups.append((own, views, flats, torch.zeros_like(flats[0])))
         self._on_the_way = HostCopies()
         self._good: int | None = None
         self._next = 0
@@ -55,14 +55,14 @@ class NormSnapshots:
             return
         # Beside the good copy and those that wait for their answer one must be free to be written.
         self.settle(wait=len(self._on_the_way) >= _COPIES - 1)
-        largest: list[Tensor] = []
-        for own, views, flats in self._groups:
+        flags: list[Tensor] = []
+        for own, views, flats, zeros in self._groups:
             torch._foreach_copy_(views[self._next], own)
-            if flats[0].is_floating_point():
-                largest.append(torch.linalg.vector_norm(flats[self._next], math.inf))
-        if len(largest) > 1:
-            largest = [torch.stack([value.to(largest[0].device, torch.float32) for value in largest]).amax()]
-        self._on_the_way.push(largest[0], self._next)
+            if zeros.is_floating_point():
+                flags.append(torch.dot(flats[self._next], zeros))  # zero, or NaN where one is not finite: a quick pass
+        if len(flags) > 1:
+            flags = [torch.stack([flag.to(flags[0].device, torch.float32) for flag in flags]).sum()]
+        self._on_the_way.push(flags[0], self._next)
         self._next = (self._next + 1) % _COPIES
         if self._next == self._good:
             self._next = (self._next + 1) % _COPIES
@@ -74,16 +74,16 @@ class NormSnapshots:
             wait: Whether to wait for the device; else only what it has answered counts.
         """
         bad = False
-        for copy, largest in self._on_the_way.arrived(wait=wait):
+        for copy, flag in self._on_the_way.arrived(wait=wait):
             if bad:
                 continue  # taken after the bad one, and spoilt by it
-            if math.isfinite(largest):
+            if math.isfinite(flag):
                 self._good = copy
             else:
                 bad = True
         if bad and self._good is not None:
             self._on_the_way.arrived(wait=True)  # whatever is on its way was spoilt too
-            for own, views, _ in self._groups:
+            for own, views, *_ in self._groups:
                 for buffer, copy_ in zip(own, views[self._good], strict=True):
                     buffer.data.copy_(copy_)
             self.restored += 1

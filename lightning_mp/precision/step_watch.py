@@ -88,7 +88,6 @@ class StepWatch:
         self.saw_backward = self.tried_in_batch = False
         self._batch = batch
         self._batches += 1
-        self._replay.forget()
         if self._traced_steps_left:
             self._trace.attach(module)
         elif self._name_layers:
@@ -143,6 +142,8 @@ class StepWatch:
         Returns:
             Pairs of the attempt and whether it was skipped.
         """
+        if not self._attempts:
+            return []
         unread = [attempt.found_inf for attempt in self._attempts if attempt.found_inf is not None]
         if read_device and unread:
             values = iter(torch.stack([value.to(unread[0].device) for value in unread]).tolist())
@@ -186,7 +187,8 @@ class StepWatch:
 
     def end_batch(self) -> None:
         """Call when the batch is done."""
-        self._trace.detach()
+        if self._trace.is_attached:
+            self._trace.detach()
         self._replay.pause()
         self._replay.forget()
         self._batch = None
