@@ -33,9 +33,12 @@ class ResumableLoader:
     lies ready in the background. Lightning saves and restores it: a run that was killed goes on with the very batch
     that came next. It never draws from the global generator.
 
-    Without workers one thread gathers ahead, which is the fastest way for rows in memory or in a mapped file. It
-    works with any map-style dataset whose `dataset[rows]` gives a batch. In a loop of your own call `set_epoch` before
-    each epoch, as for a `DistributedSampler`.
+    Without workers one thread gathers ahead, which is the fastest way for rows in memory or in a mapped file. In the
+    stored order of a `StoreDataset` nothing is gathered: batches are parts of a map of the file that each epoch makes
+    anew, copy-on-write, so that they may be kept and written to like others.
+
+    It works with any map-style dataset whose `dataset[rows]` gives a batch. In a loop of your own call `set_epoch`
+    before each epoch, as for a `DistributedSampler`.
 
     Args:
         dataset: The rows. Where it has `check()`, that is called at each epoch's start; where it has `epoch`, that is
@@ -170,6 +173,8 @@ class ResumableLoader:
     def _made(self, start: int) -> Iterator[list[Any]]:
         order, dataset = self.order, self.dataset
         if isinstance(dataset, StoreDataset):
+            if order.shuffle == "none":
+                dataset = dataset.remapped()  # an epoch of its own: what is written to a batch is gone in the next
             return (dataset.batches(chunk) for chunk in order.chunks(self.epoch, start))
         return ([dataset[rows]] for rows in order.batches(self.epoch, start))
 

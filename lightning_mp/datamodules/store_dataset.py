@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from itertools import accumulate
 from typing import Any
 
@@ -35,6 +36,7 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
 
     Attributes:
         epoch: Counted from 0; a `ResumableLoader` sets it.
+        in_place: Whether `batches` gives neighbouring rows as they lie in the map; set by `remapped`.
 
     Raises:
         ConfigurationError: `negatives` names no indexed feature.
@@ -66,7 +68,8 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         self._half, self._single = (torch.tensor(dense_positions(schema, dtype)) for dtype in ("float16", "float32"))
         self._has = {group.name for group in layout(schema)}
         self._starts = [0, *accumulate(file.rows for file in table.files[:-1])]
-        self._matrices: dict[GroupName, list[NDArray[Any]]] = {}
+        self._matrices: dict[GroupName, list[Tensor]] = {}
+        self.in_place = False
 
     def __len__(self) -> int:
         return len(self.table)
@@ -81,6 +84,20 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
             ArtifactError: One is missing or was cut short.
         """
         self.table.check()
+
+    def remapped(self) -> StoreDataset:
+        """The same rows over fresh maps, where `batches` gives neighbouring rows as they lie there, without a copy.
+
+        Maps are copy-on-write: what is written to such a batch reaches neither the file nor a batch of other maps. The
+        dataset itself where its files are not mapped.
+        """
+        if not self.table.mapped:
+            return self
+        if self.negatives is not None:
+            self._weighed(self.negatives)  # once for all copies
+        other = copy(self)
+        other.table, other.in_place = copy(self.table), True
+        return other
 
     @override
     def __getitem__(self, index: Tensor | int) -> dict[str, Tensor]:
@@ -98,7 +115,7 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         return self._with_negatives(self._batch(lambda group: self._gathered(group, rows)))
 
     def batches(self, chunk: Chunk) -> list[dict[str, Tensor]]:
-        """The batches of a chunk of a `RowOrder`, read at once: neighbouring rows are copied, not picked one by one."""
+        """The batches of a chunk of a `RowOrder`, read at once: neighbouring rows are not picked one by one."""
         whole = self._batch(lambda group: self._chunk(group, chunk))
         if len(chunk.sizes) == 1:
             return [self._with_negatives(whole)]
@@ -110,17 +127,32 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
 
     def _chunk(self, group: GroupName, chunk: Chunk) -> Tensor:
         shards = self._shards(group)
-        return chunk.gather(torch.from_numpy(shards[0])) if len(shards) == 1 else self._gathered(group, chunk.rows())
+        if chunk.span is not None:
+            return self._span(shards, *chunk.span)
+        return chunk.gather(shards[0]) if len(shards) == 1 else self._gathered(group, chunk.rows())
+
+    def _span(self, shards: list[Tensor], first: int, end: int) -> Tensor:
+        pieces = [
+            shard[max(first - start, 0) : end - start]
+            for shard, start in zip(shards, self._starts, strict=True)
+            if start < end and first < start + len(shard)
+        ]
+        if len(pieces) > 1:
+            return torch.cat(pieces)
+        return pieces[0] if self.in_place else pieces[0].clone()
 
     def _with_negatives(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.negatives is not None:
-            place = self._drawn.index(self.negatives.feature)
-            if self._weights is None:
-                size = self.table.schema.ids[place].vocabulary_size or 1
-                self._weights = self.negatives.weights(self.table.ids[:, place], size)
-            own, rows = batch["ids"][:, place], batch["row"]
-            batch["negatives"] = self.negatives.draw(own, rows, epoch=self.epoch, weights=self._weights)
+            own, rows = batch["ids"][:, self._drawn.index(self.negatives.feature)], batch["row"]
+            batch["negatives"] = self.negatives.draw(own, rows, epoch=self.epoch, weights=self._weighed(self.negatives))
         return batch
+
+    def _weighed(self, negatives: SampledNegatives) -> NDArray[np.float64]:
+        if self._weights is None:
+            place = self._drawn.index(negatives.feature)
+            size = self.table.schema.ids[place].vocabulary_size or 1
+            self._weights = negatives.weights(self.table.ids[:, place], size)
+        return self._weights
 
     def _batch(self, rows: _Rows) -> dict[str, Tensor]:
         batch: dict[str, Tensor] = {}
@@ -151,16 +183,15 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
     def _gathered(self, group: GroupName, rows: Tensor) -> Tensor:
         shards = self._shards(group)
         if len(shards) == 1:
-            return torch.from_numpy(shards[0]).index_select(0, rows)
-        matrix = torch.from_numpy(shards[0])
-        gathered = torch.empty(len(rows), matrix.shape[1], dtype=matrix.dtype)
+            return shards[0].index_select(0, rows)
+        gathered = torch.empty(len(rows), shards[0].shape[1], dtype=shards[0].dtype)
         shard_of = torch.bucketize(rows, torch.tensor(self._starts[1:]), right=True)
         for number, (shard, start) in enumerate(zip(shards, self._starts, strict=True)):
             places = (shard_of == number).nonzero().squeeze(1)
-            gathered[places] = torch.from_numpy(shard).index_select(0, rows[places] - start)
+            gathered[places] = shard.index_select(0, rows[places] - start)
         return gathered
 
-    def _shards(self, group: GroupName) -> list[NDArray[Any]]:
+    def _shards(self, group: GroupName) -> list[Tensor]:
         if group not in self._matrices:
-            self._matrices[group] = self.table.shards(group)
+            self._matrices[group] = [torch.from_numpy(matrix) for matrix in self.table.shards(group)]
         return self._matrices[group]

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import lightning.pytorch as pl
 import numpy as np
 import pyarrow as pa
@@ -136,6 +140,68 @@ def test_a_file_that_is_cut_between_epochs_is_met_with_an_error(tmp_path):
     part.write_bytes(whole[:-8])  # another file of that name: the map of the first one stays whole
     with pytest.raises(ArtifactError, match="bytes, its manifest says"):
         stream(loader)
+
+
+@pytest.mark.parametrize("shuffle", ["none", "block"])
+def test_what_is_written_to_a_batch_reaches_no_other_epoch_and_no_file(store, shuffle):
+    loader = ResumableLoader(StoreDataset(store.load()), batch_size=1000, shuffle=shuffle)
+    before = [{name: tensor.clone() for name, tensor in batch.items()} for batch in loader]
+    file = (store.path / "v000001" / "part-00000.arrow").read_bytes()
+    kept = []
+    for batch in loader:
+        for tensor in batch.values():
+            tensor.zero_()
+        kept.append(batch)
+    for batch, expected in zip(loader, before, strict=True):
+        assert all(torch.equal(batch[name], expected[name]) for name in batch)
+    assert (store.path / "v000001" / "part-00000.arrow").read_bytes() == file
+    del loader
+    assert not any(tensor.any() for batch in kept for tensor in batch.values())  # kept ones stay what they were made
+
+
+CUT = """
+import os, resource, sys
+from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.datamodules.resumable_loader import ResumableLoader
+from lightning_mp.datamodules.store_dataset import StoreDataset
+from lightning_mp.errors import ArtifactError
+
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+path, shuffle, keep = sys.argv[1], sys.argv[2], int(sys.argv[3])
+loader = ResumableLoader(
+    StoreDataset(FeatureStore(path).load()), batch_size=100, shuffle=shuffle, prefetch_batches=0
+)
+batches = iter(loader)
+print(float(next(batches)["dense"].abs().sum()) > 0, flush=True)
+part = os.path.join(path, "v000001", "part-00000.arrow")
+os.truncate(part, keep or os.path.getsize(part) - 1)
+if keep:
+    print(sum(float(batch["dense"].abs().sum()) for batch in batches), flush=True)  # the process ends here
+else:
+    print(sum(len(batch["row"]) for batch in batches), flush=True)
+    try:
+        next(iter(loader))
+    except ArtifactError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be cut on Windows")
+@pytest.mark.parametrize("shuffle", ["none", "global"])
+@pytest.mark.parametrize("keep", [0, 4096])
+def test_a_file_that_is_cut_under_its_reader_does_what_the_docs_say(tmp_path, shuffle, keep):
+    store = FeatureStore(tmp_path / "store")
+    store.write(pa.table({"x": np.random.default_rng().normal(size=50_000)}))
+    code = [sys.executable, "-c", CUT, str(store.path), shuffle, str(keep)]
+    done = subprocess.run(code, capture_output=True, text=True, timeout=300, check=False)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "True"
+    if keep:  # pages are gone: the system ends the process
+        assert (done.returncode, len(lines)) == (-signal.SIGBUS, 1), done.stderr
+    else:  # the last page is still there: the epoch ends, the next one is refused
+        assert done.returncode == 0, done.stderr
+        assert lines[1] == "49900"
+        assert "bytes, its manifest says" in lines[2]
 
 
 class Model(pl.LightningModule):

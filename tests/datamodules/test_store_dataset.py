@@ -10,6 +10,7 @@ import torch
 
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.data.store.matrices import KEY_PREFIX
+from lightning_mp.datamodules.row_order import RowOrder
 from lightning_mp.datamodules.store_dataset import StoreDataset
 from lightning_mp.schema import Feature, FeatureSchema
 
@@ -93,3 +94,49 @@ def test_other_processes_map_the_file_themselves(tmp_path):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         there = pool.apply(data.__getitem__, (torch.tensor([3, 4]),))
     assert torch.equal(there["dense"], data[torch.tensor([3, 4])]["dense"])
+
+
+def test_the_stored_order_is_given_as_it_lies_and_not_copied(tmp_path):
+    data = dataset(tmp_path, features(["float16", "float16"]))
+    fresh = data.remapped()
+    chunks = list(RowOrder(ROWS, batch_size=64, shuffle="none").chunks(0))
+    batches = [batch for chunk in chunks for batch in fresh.batches(chunk)]
+    table = fresh.table.group("dense16")
+    start = table.__array_interface__["data"][0]
+    at = [batch["dense"].data_ptr() - start for batch in batches]
+    assert at == [first * table.strides[0] for first in (0, 64, 128, 192)]
+    copied = [batch for chunk in chunks for batch in data.batches(chunk)]
+    for one, other in zip(batches, copied, strict=True):
+        assert set(one) == set(other)
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert copied[0]["dense"].data_ptr() != data.table.group("dense16").__array_interface__["data"][0]
+
+
+def test_neighbours_out_of_several_shards_are_joined(tmp_path):
+    data = dataset(tmp_path, features(["float16", "float32"]))
+    store = FeatureStore(tmp_path / "store")
+    draw = np.random.default_rng()
+    for rows in (1, 77):
+        columns = {
+            f.name: draw.normal(size=rows) if f.kind == "numeric" else draw.integers(0, 9, rows)
+            for f in store.schema.features
+        }
+        store.append({"train": pa.table(columns)})
+    data = StoreDataset(store.load())
+    assert len(data.table.files) == 3
+    expected = data[torch.arange(ROWS + 78)]
+    for shown in (data, data.remapped()):
+        for size in (30, ROWS, ROWS + 1, 1000):
+            order = RowOrder(ROWS + 78, batch_size=size, shuffle="none")
+            batches = [batch for chunk in order.chunks(0) for batch in shown.batches(chunk)]
+            for name, tensor in expected.items():
+                assert torch.equal(torch.cat([batch[name] for batch in batches]), tensor)
+
+
+def test_what_is_decoded_into_memory_is_not_decoded_again(tmp_path):
+    store = FeatureStore(tmp_path / "store", storage_format="parquet")
+    store.write(pa.table({"x": np.random.default_rng().normal(size=ROWS)}))
+    data = StoreDataset(store.load())
+    assert data.remapped() is data
+    data = StoreDataset(FeatureStore(tmp_path / "store").load(memory_map=False))
+    assert data.remapped() is data

@@ -70,6 +70,11 @@ class FeatureTable:
         # A map cannot travel to another process, and its bytes should not: the other process maps the file itself.
         return {**self.__dict__, "_matrices": None, "_joined": {}}
 
+    @property
+    def mapped(self) -> bool:
+        """Whether the files are mapped: matrices cost no memory of their own, a copy of the table maps them anew."""
+        return self._memory_map and all(file.path.suffix != ".parquet" for file in self.files)
+
     def check(self) -> None:
         """Compare the files' sizes with the manifest's.
 
