@@ -107,7 +107,9 @@ def _kind(statistics: ColumnStatistics, thresholds: Thresholds) -> tuple[Transfo
     span = max((statistics.maximum or 0.0) - centre, centre - (statistics.minimum or 0.0))
     # What the transform clips to; where more rows lie beyond, they are no outliers.
     middle = statistics.quantiles["0.999"] - statistics.quantiles["0.001"]
-    if middle and span > 50.0 * middle and (statistics.typical_ratio or 1e9) < 100.0:
+    # Numbers on both sides of zero come near it without being spread over magnitudes.
+    usual = thresholds.ratio if signed else 100.0
+    if middle and span > 50.0 * middle and (statistics.typical_ratio or 1e9) < usual:
         return "robust_clip", "few numbers lie far outside the others"
     if ratio > thresholds.ratio or (largest > 2048.0 and ratio > 100.0):
         return ("signed_log", "both signs over many magnitudes") if signed else ("log1p_zscore", "many magnitudes")

@@ -35,6 +35,7 @@ def shapes() -> dict[str, tuple[np.ndarray, str]]:
         "tiny": (rng.uniform(1e-8, 1e-6, n), "power_of_two"),
         "bursts": (np.where(rng.random(n) < 0.95, 0.0, rng.lognormal(10, 2, n)), "log1p_flag"),
         "outliers": (np.where(rng.random(n) < 0.0005, 4e4, rng.normal(50, 1, n)), "robust_clip"),
+        "outliers, both signs": (np.where(rng.random(n) < 0.0005, 7e4, rng.standard_normal(n)), "robust_clip"),
         "two shapes": (
             np.where(rng.random(n) < 0.005, rng.integers(2000, 30000, n), rng.poisson(2, n) + 1.0),
             "log1p_zscore",
