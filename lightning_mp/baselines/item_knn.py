@@ -70,7 +70,7 @@ def item_knn(
     if weight is None:
         history = done
     counts = done.sum(axis=0)
-    similar = _nearest(done, np.sqrt(counts), neighbours, shrink, max_bytes)
+    similar = _nearest(done, counts, neighbours, shrink, max_bytes)
     if count_itself:
         from scipy.sparse import eye_array
 
@@ -78,7 +78,7 @@ def item_knn(
     return HistoryScorer(history=history, weights=similar, otherwise=np.asarray(counts, dtype=np.float64))
 
 
-def _nearest(done: Any, norm: Any, neighbours: int, shrink: float, max_bytes: int) -> csr_array:
+def _nearest(done: Any, counts: Any, neighbours: int, shrink: float, max_bytes: int) -> csr_array:
     """(V, V) sparse; column i holds the similarities of item i's neighbours."""
     from scipy.sparse import csr_array
 
@@ -89,7 +89,7 @@ def _nearest(done: Any, norm: Any, neighbours: int, shrink: float, max_bytes: in
     for start in range(0, items, size):
         stop = min(start + size, items)
         together = (columns[:, start:stop].T @ done).toarray()
-        below = norm[start:stop, None] * norm + shrink
+        below = np.sqrt(counts[start:stop, None] * counts) + shrink
         similar = np.divide(together, below, out=np.zeros_like(together), where=below > 0)
         similar[np.arange(stop - start), np.arange(start, stop)] = 0
         if neighbours < items:

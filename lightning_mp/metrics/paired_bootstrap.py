@@ -113,12 +113,13 @@ def _checked(ours: ArrayLike, theirs: ArrayLike, weights: ArrayLike | None) -> t
 
 
 def _drawn(gain: Floats, weight: Floats, samples: int, rng: np.random.Generator) -> Floats:
-    users, means = len(gain), np.empty(samples)
-    product = gain * weight
-    for sample in range(samples):
-        taken = rng.integers(users, size=users)
-        total = weight[taken].sum()
-        means[sample] = product[taken].sum() / total if total > 0 else np.nan
+    users, means, product = len(gain), np.empty(samples), gain * weight
+    size = max(1, 2**18 // users)
+    for start in range(0, samples, size):
+        taken = rng.integers(users, size=(min(size, samples - start), users))
+        total = weight[taken].sum(axis=1)
+        with np.errstate(invalid="ignore"):  # a draw of users that weigh nothing has no mean
+            means[start : start + size] = product[taken].sum(axis=1) / total
     return means[np.isfinite(means)]
 
 

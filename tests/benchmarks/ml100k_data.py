@@ -73,10 +73,10 @@ def ratings(cache: Path = CACHE) -> Ratings:
 def microsoft_split(data: Ratings, *, ratio: float = 0.75, seed: int = 42) -> tuple[Ratings, Ratings]:
     """Train and test as Microsoft Recommenders 1.2.1 splits them for its table, row for row.
 
-    Its benchmark calls `python_stratified_split(df, ratio=0.75, filter_by="item", seed=42)`: the rows of each *item* are
+    Its benchmark calls `python_stratified_split(df, ratio=0.75, filter_by="item")`, seed 42: rows of each *item* are
     put in random order, and the first round(ratio * rows) are train.
     """
-    draw = np.random.RandomState(seed).rand(len(data.item))  # noqa: NPY002 (their generator)
+    draw = np.random.RandomState(seed).rand(len(data.item))  # their generator
     order = np.lexsort((draw, data.item))
     item = data.item[order]
     rank = np.arange(len(item)) - np.searchsorted(item, item) + 1
