@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -45,8 +46,8 @@ class HostCopies:
             self._slots, self._numbers = list(host), host.numpy()  # read without an operation of torch's
         if len(self._waiting) == _SLOTS:
             self._take(wait=True, most=1)
-        number = number.detach()
-        self._slots[self._next].copy_(number.reshape(()) if number.dim() else number, non_blocking=True)
+        with torch.no_grad() if number.requires_grad else nullcontext():
+            self._slots[self._next].copy_(number.reshape(()) if number.dim() else number, non_blocking=True)
         event = None
         if number.is_cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
