@@ -30,7 +30,7 @@ def batch_entry(batch: Mapping[str, Tensor], name: str, *, columns: int | None =
         torch.Size([2, 3])
     """
     if name not in batch:
-        there = ", ".join(f"`{key}`" for key in batch)
+        there = ", ".join(f"`{key}`" for key in batch) or "nothing"
         raise ConfigurationError(f"the batch has no `{name}`; it has {there}", "use `RankingDataModule`, or add it")
     entry = batch[name]
     if columns is not None and (entry.dim() < 2 or entry.shape[1] != columns):

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Mapping
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -147,6 +146,8 @@ class Held:
 
     def to_export(self, network, make_batch, folder):
         """Exported once by the package's exporter, right at any batch size."""
+        import onnxruntime
+
         network = network.eval()
         write_core(network, {}, make_batch(5), folder / "model.onnx")
         session = onnxruntime.InferenceSession(folder / "model.onnx")

@@ -56,7 +56,7 @@ def test_half_precision_stays_within_the_bound_of_its_docstring(mixed, held):
 
 
 def test_it_does_what_every_network_must(mixed, held, tmp_path):
-    small = MMoE(mixed.schema, tasks=2, embedding_dim=2, experts=2, expert_hidden=(3,), tower_hidden=(2,))
+    small = MMoE(mixed.schema, tasks=2, embedding_dim=2, experts=2, expert_hidden=(3,), tower_hidden=(2,), max_rows=4)
     large = mixed.trained_like(MMoE(mixed.schema, tasks=2))
     held.to_any_scale(large, lambda scale: mixed.batch(scale=scale))
     held.to_finite_differences(mixed.trained_like(small), mixed.batch(3))

@@ -49,7 +49,7 @@ def test_half_precision_stays_within_the_bound_of_its_docstring(mixed, held):
 
 
 def test_it_does_what_every_network_must(mixed, held, tmp_path):
-    small = TwoTower(mixed.schema, embedding_dim=2, hidden=(3,), output_dim=2)
+    small = TwoTower(mixed.schema, embedding_dim=2, hidden=(3,), output_dim=2, max_rows=4)
     held.to_any_scale(mixed.trained_like(TwoTower(mixed.schema)), lambda scale: mixed.batch(scale=scale))
     held.to_finite_differences(mixed.trained_like(small), mixed.batch(3))
     held.to_any_batch(small, mixed.batch)
