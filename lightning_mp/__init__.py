@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.export.export_bundle import export_bundle as export_bundle
     from lightning_mp.export.export_onnx import export_onnx as export_onnx
     from lightning_mp.export.precision_policy import PrecisionPolicy as PrecisionPolicy
+    from lightning_mp.models.multi_task import MultiTaskModule as MultiTaskModule
     from lightning_mp.models.ranking import RankingModule as RankingModule
     from lightning_mp.networks.dcn_v2 import DCNv2 as DCNv2
     from lightning_mp.networks.feature_embedding import FeatureEmbedding as FeatureEmbedding
@@ -47,6 +48,7 @@ _HOMES = {
     "LearningRateWarmup": "lightning_mp.callbacks.learning_rate_warmup",
     "LossScaleMonitor": "lightning_mp.callbacks.loss_scale_monitor",
     "MMoE": "lightning_mp.networks.mmoe",
+    "MultiTaskModule": "lightning_mp.models.multi_task",
     "NonFiniteMonitor": "lightning_mp.callbacks.non_finite_monitor",
     "NormGuard": "lightning_mp.callbacks.norm_guard",
     "OnnxExport": "lightning_mp.callbacks.onnx_export",
@@ -75,6 +77,7 @@ __all__ = [
     "LearningRateWarmup",
     "LossScaleMonitor",
     "MMoE",
+    "MultiTaskModule",
     "NonFiniteMonitor",
     "NormGuard",
     "OnnxExport",

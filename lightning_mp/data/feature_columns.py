@@ -65,6 +65,8 @@ def feature_columns(
     made = []
     for spec in specs:
         name = spec.table_column(columns)
+        if spec.kind == "sequence":
+            continue  # they are made of the whole log: `sequence_columns`
         if name is None:
             made.append(_calendar(spec, table["time"], columns.time_zone or "UTC"))
         elif spec.kind == "numeric":

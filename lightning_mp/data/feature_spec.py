@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lightning_mp.data.columns import Columns
-from lightning_mp.data.history import History, HistorySettings
+from lightning_mp.data.history import LABEL, History, HistorySettings
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.schema import Missing, TransformKind
 
@@ -19,11 +19,14 @@ class FeatureSpec:
 
     Args:
         name: Its name in the schema and in requests.
-        kind: `id` (the user's or the item's key, by `role`), `categorical`, or `numeric`.
+        kind: `id` (the user's or the item's key, by `role`), `categorical`, `numeric`, or `sequence`: the items of the
+            user's events before the row, by the rows of the item's `id`; its `history` says of which events, such as
+            `{of: order, by: [user]}`.
         role: What it describes; `weight` makes a numeric column the weight of each row in the loss.
         column: Column of the log, else of the items, else of the users; the feature's name when left out. An `id` takes
             the mapped user or item column.
         of: Takes the value from the row's own time: `hour` (0 to 23) or `weekday` (0 is Monday), for `categorical`.
+        length: Items that a `sequence` keeps at most, the latest ones.
         history: Makes the value of the events before the row (`lightning_mp.data.history`), for `numeric`:
             `{of: click, per: impression, by: [user, category], window: 7d, as: rate, prior: 20}`.
         known_at: Column with the time at which the value came to be; a row whose value is not older is refused.
@@ -50,7 +53,7 @@ class FeatureSpec:
     """
 
     name: str
-    kind: Literal["id", "categorical", "numeric"]
+    kind: Literal["id", "categorical", "numeric", "sequence"]
     role: Literal["user", "item", "context", "weight"] = "context"
     column: str | None = None
     of: Calendar | None = None
@@ -67,6 +70,7 @@ class FeatureSpec:
     min_count: int = 1
     max_size: int | None = None
     source: Literal["auto", "string", "int64"] = "auto"
+    length: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -74,15 +78,15 @@ class FeatureSpec:
                 f"a feature of kind `{self.kind}` in `features` has the empty name {self.name!r}",
                 "give it a `name`: requests use it; the column of the log goes into `column`",
             )
-        numeric = self.kind == "numeric"
+        numeric, sequence = self.kind == "numeric", self.kind == "sequence"
         allowed = ("mean", "median", "constant", "refuse") if numeric else ("unknown", "mode", "refuse")
         faults = {
             "an `id` needs role `user` or `item`": self.kind == "id" and self.role not in ("user", "item"),
             "`role: weight` needs kind `numeric`": self.role == "weight" and not numeric,
             "`of` needs kind `categorical` and no `column`": self.of is not None
             and (self.kind != "categorical" or self.column is not None),
-            "`history` needs kind `numeric`, and no `column`, `of` or `known_at`": self.history is not None
-            and (not numeric or self.column is not None or self.of is not None or self.known_at is not None),
+            "`history` needs kind `numeric` or `sequence`, and no `column`, `of` or `known_at`": bool(self.history)
+            and (not (numeric or sequence) or any((self.column, self.of, self.known_at))),
             "`missing_by` needs `missing: mode`": bool(self.missing_by) and self.missing != "mode",
             "`indicator` is for a value that may be missing": self.indicator
             and (self.missing == "refuse" or self.of is not None or self.role == "weight" or self.kind == "id"),
@@ -97,13 +101,20 @@ class FeatureSpec:
             and self.missing not in allowed,
             "`missing: constant` needs `missing_value`": self.missing == "constant" and self.missing_value is None,
             "`missing_value` needs `missing: constant`": self.missing != "constant" and self.missing_value is not None,
+            "kind `sequence` needs `history`, role `user`, and no other setting but `length`": sequence
+            and (self.history is None or self.role != "user" or self.missing is not None),
+            "`length` is for kind `sequence`, and at least 1": self.length is not None
+            and (not sequence or self.length < 1),
             "`min_count` must be at least 1": self.min_count < 1,
             "`max_size` must be at least 2": self.max_size is not None and self.max_size < 2,
         }
         for fault, found in faults.items():
             if found:
                 raise ConfigurationError(f"feature `{self.name}`: {fault}", "change its entry in `features`")
-        _ = self.past
+        past = self.past
+        if sequence and past is not None and (past.by != ("user",) or past.measure != "count" or past.of == LABEL):
+            problem = f"feature `{self.name}`: a sequence is of a kind of event, by the user alone"
+            raise ConfigurationError(problem, "write its history as {of: order, by: [user]}")
 
     @property
     def missing_rule(self) -> Missing:

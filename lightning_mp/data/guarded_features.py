@@ -25,6 +25,7 @@ from lightning_mp.data.leakage import (
 from lightning_mp.data.log_rows import LogRows
 from lightning_mp.data.needed_columns import mapped_column
 from lightning_mp.data.point_in_time import PointInTime, point_in_time
+from lightning_mp.data.sequence_columns import with_sequences
 from lightning_mp.errors import ConfigurationError
 
 
@@ -78,15 +79,19 @@ def guarded_features(
         DataError: A feature cannot be made.
     """
     table = rows.log.table.take(pa.array(labelled.positions))
-    samples = Samples(
-        row=table["row"].to_numpy(),
-        time=table["time"].to_numpy(),
-        labels=labelled.labels,
-        user=rows.user[labelled.positions],
-        item=rows.item[labelled.positions],
-    )
-    _look_at_numbers(specs, table, samples, columns=columns, label=label, guard=guard)
-    histories = {spec.name: past for spec in specs if (past := spec.past) is not None}
+    samples = {
+        name: Samples(
+            row=table["row"].to_numpy(),
+            time=table["time"].to_numpy(),
+            labels=labels,
+            user=rows.user[labelled.positions],
+            item=rows.item[labelled.positions],
+        )
+        for name, labels in labelled.columns.items()
+    }
+    for name, seen in samples.items():
+        _look_at_numbers(specs, table, seen, name=name, columns=columns, label=label, guard=guard)
+    histories = {spec.name: past for spec in specs if spec.kind != "sequence" and (past := spec.past) is not None}
     made = {}
     if histories:
         made = _histories(histories, rows, labelled, columns=columns, label=label, guard=guard, progress=progress)
@@ -95,9 +100,9 @@ def guarded_features(
     training = labelled.parts == "train"
     features = feature_columns(specs, table, training, columns)
     for feature in features:
-        if feature.vocabulary is not None and feature.feature.kind == "categorical":
-            _look_at_category(feature, training, samples, guard)
-    return features, made
+        for seen in samples.values() if feature.feature.kind == "categorical" else ():
+            _look_at_category(feature, training, seen, guard)
+    return with_sequences(specs, features, rows, labelled.positions, columns), made
 
 
 def _histories(
@@ -147,21 +152,21 @@ def _look_at_numbers(
     table: pa.Table,
     samples: Samples,
     *,
+    name: str,
     columns: Columns,
     label: Label,
     guard: LeakageGuard,
 ) -> None:
-    targets = {label.name: samples.labels.astype(np.float64)}
+    targets = {name: samples.labels.astype(np.float64)}
     if isinstance(label, ValueLabel):
-        name = "value" if label.value == columns.value else label.value
-        targets = {label.value: table[name].to_numpy().astype(np.float64), f"{label.value} at least {label.at_least:g}":
-                   targets[label.name]}  # fmt: skip
+        column = "value" if label.value == columns.value else label.value
+        reached = f"{label.value} at least {label.at_least:g}"
+        targets = {label.value: table[column].to_numpy().astype(np.float64), reached: targets[name]}
     for spec in specs:
         if spec.known_at is not None:
             require_known(spec.name, table[mapped_column(spec.known_at, columns)], samples)
-        name = spec.table_column(columns) or ""
         if spec.kind == "numeric" and spec.history is None and spec.role != "weight":
-            values = table[name].to_numpy().astype(np.float64)
+            values = table[spec.table_column(columns) or ""].to_numpy().astype(np.float64)
             require_no_disguise(spec.name, values, samples, guard.largest_auc)
             require_no_full_history(spec.name, values, samples, targets)
 

@@ -1,4 +1,4 @@
-"""What a row is labelled with: an event that followed it, a number that reached a threshold, or a preference."""
+"""What a row is labelled with: events that followed it, a number that reached a threshold, or a preference."""
 
 from __future__ import annotations
 
@@ -58,6 +58,68 @@ class EventLabel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TasksLabel:
+    """Whether each of several events happened: a label a task, in the order of a funnel.
+
+    A row is what it is for an `EventLabel`, and is labelled in the same way for each task.
+
+    Args:
+        tasks: Kinds that count, such as `[click, cart, order]`.
+        per: As for an `EventLabel`.
+        within: As for an `EventLabel`, the same for all tasks.
+        credit: As for an `EventLabel`.
+
+    Raises:
+        ConfigurationError: A kind or a length of time that does not exist, a kind named twice, or `per` among them.
+    """
+
+    tasks: tuple[str, ...]
+    per: str | None = None
+    within: str = "1d"
+    credit: Literal["last", "all"] = "last"
+
+    def __post_init__(self) -> None:
+        if len(set(self.tasks)) < max(len(self.tasks), 1):
+            problem = f"`label.tasks` must name each kind once, got {list(self.tasks)}"
+            raise ConfigurationError(problem, "write it as [click, cart, order]")
+        _ = self.events
+
+    @property
+    def name(self) -> str:
+        """Name of the first label column."""
+        return self.tasks[0]
+
+    @property
+    def events(self) -> tuple[EventLabel, ...]:
+        """One label a task."""
+        return tuple(EventLabel(event=t, per=self.per, within=self.within, credit=self.credit) for t in self.tasks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenLabel:
+    """What was taken, and nothing else: each event of one kind is a row, and all are labelled 1.
+
+    For modules that draw or find by themselves what was not taken: `RetrievalModule`, `NextItemModule`.
+
+    Args:
+        taken: The kind, such as `order`; in the wide form the rows with its flag.
+
+    Raises:
+        ConfigurationError: A kind that does not exist.
+    """
+
+    taken: str
+
+    def __post_init__(self) -> None:
+        _require_kinds({"label.taken": self.taken})
+
+    @property
+    def name(self) -> str:
+        """Name of the label column."""
+        return self.taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLabel:
     """Whether a number reached a threshold, such as a rating of 4; rows without the number are not used.
 
@@ -113,7 +175,7 @@ class PreferenceLabel:
         return "preference"
 
 
-Label: TypeAlias = EventLabel | ValueLabel | PreferenceLabel
+Label: TypeAlias = EventLabel | TasksLabel | TakenLabel | ValueLabel | PreferenceLabel
 
 
 def _require_kinds(kinds: dict[str, str]) -> None:

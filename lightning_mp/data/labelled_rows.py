@@ -13,13 +13,15 @@ from lightning_mp.data.columns import Columns, EventFlags
 from lightning_mp.data.durations import duration_us
 from lightning_mp.data.event_label import followed_by
 from lightning_mp.data.events import EventLog
-from lightning_mp.data.label import EventLabel, Label, PreferenceLabel, ValueLabel
+from lightning_mp.data.label import EventLabel, Label, PreferenceLabel, TakenLabel, TasksLabel, ValueLabel
+from lightning_mp.data.leave_last_out import LeaveLastOut
 from lightning_mp.data.preference import preference_scores
 from lightning_mp.data.time_split import EMBARGO, PARTS, TimeSplit
 from lightning_mp.errors import ConfigurationError, DataError
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
+Split = TimeSplit | LeaveLastOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class LabelledRows:
 
     Attributes:
         positions: (N,) int64, rows of the log's table, ascending.
-        labels: (N,) float32 in [0, 1].
+        columns: (N,) float32 in [0, 1] by name: one label, or one a task.
         parts: (N,) text: `train`, `validation` or `test`.
         train_until: First time that is no longer training.
         embargoed: Rows left out because they stand too close before a cut.
@@ -36,19 +38,27 @@ class LabelledRows:
     """
 
     positions: Int64
-    labels: Float32
+    columns: dict[str, Float32]
     parts: npt.NDArray[np.str_]
     train_until: int = 0
     embargoed: int = 0
     censored: int = 0
 
+    @property
+    def labels(self) -> Float32:
+        """(N,) float32: the label, or that of the first task."""
+        return next(iter(self.columns.values()))
 
-def labelled_rows(log: EventLog, pair: Int64, *, columns: Columns, label: Label, split: TimeSplit) -> LabelledRows:
-    """Label a log's rows and split them by time.
+
+def labelled_rows(
+    log: EventLog, pair: Int64, *, user: Int64, columns: Columns, label: Label, split: Split
+) -> LabelledRows:
+    """Label a log's rows and split them.
 
     Args:
         log: As read, with the value column of a `ValueLabel` among its columns.
         pair: (rows of the table,) code of user and item.
+        user: (rows of the table,) code of the user.
         columns: Where the file kept what.
         label: What counts.
         split: Where the parts begin.
@@ -61,14 +71,25 @@ def labelled_rows(log: EventLog, pair: Int64, *, columns: Columns, label: Label,
     if isinstance(label, PreferenceLabel):
         rows = _by_preference(log, pair, columns, label, split)
     else:
+        made: dict[str, Float32]
         if isinstance(label, ValueLabel):
             positions, labels = _by_value(log.table[_value_column(columns, label)], label)
+            made = {label.name: labels}
+        elif isinstance(label, TakenLabel):
+            positions = _taken(log, columns, label)
+            made = {label.name: np.ones(len(positions), dtype=np.float32)}
         else:
-            positions, labels, horizon = _by_event(log, pair, columns, label)
-        parts = split.parts(time[positions], horizon_us=horizon)
-        rows = LabelledRows(positions=positions, labels=labels, parts=parts)
+            made = {}
+            for event in label.events if isinstance(label, TasksLabel) else (label,):
+                positions, made[event.name], horizon = _by_event(log, pair, columns, event)
+        if isinstance(split, LeaveLastOut):
+            parts = split.parts(user[positions], time[positions])
+        else:
+            parts = split.parts(time[positions], horizon_us=horizon)
+        rows = LabelledRows(positions=positions, columns=made, parts=parts)
     rows = _without_embargo(rows, time, horizon)
-    _require_two_classes(rows, label, log)
+    if not isinstance(label, TakenLabel):
+        _require_two_classes(rows, label, log)
     return rows
 
 
@@ -78,7 +99,7 @@ def _without_embargo(rows: LabelledRows, time: Int64, horizon: int) -> LabelledR
     return replace(
         rows,
         positions=rows.positions[kept],
-        labels=rows.labels[kept],
+        columns={name: labels[kept] for name, labels in rows.columns.items()},
         parts=rows.parts[kept],
         train_until=int(times[rows.parts != "train"].min()),
         embargoed=int(np.count_nonzero(~kept)),
@@ -100,13 +121,28 @@ def _by_value(values: pa.ChunkedArray, label: ValueLabel) -> tuple[Int64, Float3
     return positions, (numbers[positions] >= label.at_least).astype(np.float32)
 
 
+def _taken(log: EventLog, columns: Columns, label: TakenLabel) -> Int64:
+    if isinstance(columns.event, EventFlags):
+        _require_flag(columns.event, label.taken)
+        return np.flatnonzero(log.table[label.taken].to_numpy())
+    if not log.counts.get(label.taken):
+        there = ", ".join(f"{kind} {count:,}" for kind, count in log.counts.items())
+        problem = f"label: the log has no events of kind `{label.taken}`; it has {there}"
+        raise DataError(problem, "change `label.taken` or `event_map`")
+    return np.flatnonzero(_is(log.table, label.taken))
+
+
+def _require_flag(event: EventFlags, kind: str) -> None:
+    if kind not in event.flags:
+        problem = f"label: no flag column is mapped to `{kind}`; mapped are {', '.join(event.flags)}"
+        raise ConfigurationError(problem, f"map it: `columns.event.flags: {{{kind}: its column}}`")
+
+
 def _by_event(log: EventLog, pair: Int64, columns: Columns, label: EventLabel) -> tuple[Int64, Float32, int]:
     """Positions, labels, and how far the labels look ahead."""
     there = ", ".join(f"{kind} {count:,}" for kind, count in log.counts.items())
     if isinstance(columns.event, EventFlags):
-        if label.event not in columns.event.flags:
-            problem = f"label: no flag column is mapped to `{label.event}`; mapped are {', '.join(columns.event.flags)}"
-            raise ConfigurationError(problem, f"map it: `columns.event.flags: {{{label.event}: its column}}`")
+        _require_flag(columns.event, label.event)
         flags = log.table[label.event].to_numpy().astype(np.float32)
         return np.arange(len(flags), dtype=np.int64), flags, 0
     drawn = log.table["event"].null_count > 0
@@ -137,9 +173,10 @@ def _is(table: pa.Table, kind: str) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _by_preference(
-    log: EventLog, pair: Int64, columns: Columns, label: PreferenceLabel, split: TimeSplit
-) -> LabelledRows:
+def _by_preference(log: EventLog, pair: Int64, columns: Columns, label: PreferenceLabel, split: Split) -> LabelledRows:
+    if isinstance(split, LeaveLastOut):
+        problem = "a preference is that of a pair's events of one part, and `split.leave_out` cuts between them"
+        raise ConfigurationError(problem, "split by time")
     time, weights = _numpy(log.table["time"]), _weights(log.table, columns, label)
     parts = split.parts(time)
     half_life = duration_us(label.half_life, name="label.half_life") if label.rule == "decayed_sum" else None
@@ -156,7 +193,7 @@ def _by_preference(
     order = np.argsort(positions)
     positions = positions[order]
     labels = np.minimum(np.concatenate([scores for _, scores in found])[order] / top, 1.0).astype(np.float32)
-    return LabelledRows(positions=positions, labels=labels, parts=parts[positions])
+    return LabelledRows(positions=positions, columns={label.name: labels}, parts=parts[positions])
 
 
 def _weights(table: pa.Table, columns: Columns, label: PreferenceLabel) -> npt.NDArray[np.float64]:
@@ -173,10 +210,12 @@ def _weights(table: pa.Table, columns: Columns, label: PreferenceLabel) -> npt.N
 
 
 def _require_two_classes(rows: LabelledRows, label: Label, log: EventLog) -> None:
-    labels = rows.labels[rows.parts == "train"]
-    if labels.min() != labels.max():
+    training = {name: labels[rows.parts == "train"] for name, labels in rows.columns.items()}
+    name = next((name for name, labels in training.items() if labels.min() == labels.max()), None)
+    if name is None:
         return
-    problem = f"label `{label.name}` is {labels[0]:g} in all {len(labels):,} training rows: there is nothing to learn"
+    labels = training[name]
+    problem = f"label `{name}` is {labels[0]:g} in all {len(labels):,} training rows: there is nothing to learn"
     counts = ", ".join(f"{kind} {count:,}" for kind, count in log.counts.items())
     if isinstance(label, ValueLabel):
         column = "value" if "value" in log.table.column_names else label.value

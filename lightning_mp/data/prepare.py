@@ -24,6 +24,7 @@ from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.guarded_features import LeakageGuard, guarded_features
 from lightning_mp.data.label import Label
 from lightning_mp.data.labelled_rows import LabelledRows, labelled_rows
+from lightning_mp.data.leave_last_out import LeaveLastOut
 from lightning_mp.data.log_rows import LogRows, LogSettings, log_rows
 from lightning_mp.data.negatives import Negatives
 from lightning_mp.data.prepared_summary import prepared_summary, summary_lines
@@ -45,7 +46,7 @@ def prepare(
     label: Label,
     features: Sequence[FeatureSpec],
     event_map: Mapping[str, str | None] | None = None,
-    split: TimeSplit | None = None,
+    split: TimeSplit | LeaveLastOut | None = None,
     csv: CsvDialect | None = None,
     items: AttributeTable | None = None,
     users: AttributeTable | None = None,
@@ -130,7 +131,7 @@ def prepare(
     rows = log_rows(path, reading, features, label, tell)
     _tell_log(rows, tell)
     pair = rows.user * len(rows.items) + rows.item
-    labelled = labelled_rows(rows.log, pair, columns=columns, label=label, split=split)
+    labelled = labelled_rows(rows.log, pair, user=rows.user, columns=columns, label=label, split=split)
     make = partial(
         guarded_features, rows=rows, labelled=labelled, columns=columns, label=label, guard=guard, progress=tell
     )
@@ -142,15 +143,16 @@ def prepare(
         tell(f"audit: score {score} for {audit.policy}")
     for column in made:
         tell(f"feature `{column.feature.name}`: {column.note}")
-    target = Feature(
-        name=label.name, kind="numeric", role="label", source_dtype="float", stored_dtype="float32", missing="refuse"
+    targets = tuple(
+        Feature(name=name, kind="numeric", role="label", source_dtype="float", stored_dtype="float32", missing="refuse")
+        for name in labelled.columns
     )
     summary = prepared_summary(rows, labelled, made, histories)
-    for line in summary_lines(summary, target.name):
+    for line in summary_lines(summary):
         tell(line)
     version = opened.write(
-        _parts(made, rows, labelled, target.name),
-        schema=FeatureSchema(features=(*(column.feature for column in made), target)),
+        _parts(made, rows, labelled),
+        schema=FeatureSchema(features=(*(column.feature for column in made), *targets)),
         vocabularies={c.feature.name: c.vocabulary for c in made if c.vocabulary is not None},
         users=rows.users,
         items=rows.items,
@@ -174,7 +176,7 @@ def _key(digests: Sequence[str], settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(record.encode()).hexdigest()
 
 
-def _parts(made: Sequence[FeatureColumn], rows: LogRows, labelled: LabelledRows, label: str) -> dict[str, pa.Table]:
+def _parts(made: Sequence[FeatureColumn], rows: LogRows, labelled: LabelledRows) -> dict[str, pa.Table]:
     columns = {
         column.feature.name: pa.array(column.values) if column.values.ndim == 1 else fixed_size_lists(column.values)
         for column in made
@@ -182,7 +184,7 @@ def _parts(made: Sequence[FeatureColumn], rows: LogRows, labelled: LabelledRows,
     places = pa.array(labelled.positions)
     keys = {"@time": rows.log.table["time"].take(places), "@row": rows.log.table["row"].take(places),
             "@user": rows.user[labelled.positions], "@item": rows.item[labelled.positions]}  # fmt: skip
-    table = pa.table({**columns, label: pa.array(labelled.labels), **keys})
+    table = pa.table({**columns, **{name: pa.array(labels) for name, labels in labelled.columns.items()}, **keys})
     parts = labelled.parts
     return {part: table.filter(pa.array(parts == part)) for part in PARTS if (parts == part).any()}
 

@@ -37,13 +37,14 @@ def prepared_summary(
             parts[part] = {
                 "rows": int(inside.sum()),
                 "label_mean": float(labelled.labels[inside].mean()),
+                "label_means": {name: float(labels[inside].mean()) for name, labels in labelled.columns.items()},
                 "from": to_iso(int(time[inside].min())),
                 "to": to_iso(int(time[inside].max())),
                 "new_users": _unseen(user, training, inside),
                 "new_items": _unseen(item, training, inside),
             }
-    gap = split_gap([column.values for column in made if column.feature.role != "weight"], labelled.labels,
-                    labelled.parts)  # fmt: skip
+    looked_at = [c.values for c in made if c.feature.role != "weight" and c.feature.kind != "sequence"]
+    gap = split_gap(looked_at, labelled.labels, labelled.parts)
     return {
         "digest": log.digest,
         "rows": log.rows,
@@ -66,7 +67,7 @@ def prepared_summary(
     }
 
 
-def summary_lines(summary: Mapping[str, Any], label: str) -> Iterator[str]:
+def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """The parts of the split, and what they hide, in words."""
     for name, part in summary["parts"].items():
         span = f"{part['from']} to {part['to']}"
@@ -75,7 +76,8 @@ def summary_lines(summary: Mapping[str, Any], label: str) -> Iterator[str]:
             if name == "train"
             else f", {part['new_users']:.1%} of rows of new users, {part['new_items']:.1%} of new items"
         )
-        yield f"{name}: {part['rows']:,} rows, {span}, mean of label `{label}` {part['label_mean']:.4f}{new}"
+        means = ", ".join(f"mean of label `{label}` {mean:.4f}" for label, mean in part["label_means"].items())
+        yield f"{name}: {part['rows']:,} rows, {span}, {means}{new}"
     yield from hidden_lines(summary)
 
 

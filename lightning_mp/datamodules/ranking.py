@@ -16,7 +16,8 @@ from lightning_mp.data.csv_dialect import CsvDialect
 from lightning_mp.data.event_source import Paths
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.guarded_features import LeakageGuard
-from lightning_mp.data.label import EventLabel, PreferenceLabel, ValueLabel
+from lightning_mp.data.label import EventLabel, PreferenceLabel, TakenLabel, TasksLabel, ValueLabel
+from lightning_mp.data.leave_last_out import LeaveLastOut
 from lightning_mp.data.negatives import Negatives
 from lightning_mp.data.prepare import prepare
 from lightning_mp.data.store.feature_store import FeatureStore
@@ -38,7 +39,8 @@ SYNTHETIC = "synthetic"
 class RankingDataModule(pl.LightningDataModule):
     """From an event log to batches, by way of a feature store that is made once and mapped from then on.
 
-    Batches are dicts: `ids` (B, F) int32, `dense` (B, D) float16 or float32, `labels` (B,) float32, `group` (B,) int64
+    Batches are dicts: `ids` (B, F) int32, `history` (B, L) int32 where a feature is a sequence, `dense` (B, D) float16
+    or float32, `labels` (B,) float32, (B, T) with several tasks, `group` (B,) int64
     (the user's code in `store.users()`), `row` (B,) int64 (row of the log), `weight` (B,) float32 where there is one;
     in prediction also `target` (B,) int64, the item's code in `store.items()`. Columns are in schema order.
 
@@ -51,11 +53,12 @@ class RankingDataModule(pl.LightningDataModule):
             `"synthetic"` draws one (`synthetic`) beside the store. Left out, the store is used as it stands.
         store: Folder of the store. It is made, or made anew, when the log or the settings below changed.
         columns: Where the log keeps what.
-        label: What a row is labelled with: `{event: click}`, `{value: rating, at_least: 4}`, or
-            `{preference: {order: 1.0, cart: 0.5, click: 0.1}}`.
+        label: What a row is labelled with: `{event: click}`, `{value: rating, at_least: 4}`,
+            `{preference: {order: 1.0, cart: 0.5, click: 0.1}}`, a label a task with `{tasks: [click, cart, order]}`, or
+            nothing but what was taken, `{taken: order}`.
         features: In the order of the model's inputs.
         event_map: Kind of each word of the log that is not a kind itself.
-        split: Where the parts begin.
+        split: Where the parts begin, in time; or `{leave_out: 1}`, each user's last events.
         csv: How a CSV file is written.
         items: Table of the items' attributes, joined by their key.
         users: Table of the users' attributes.
@@ -93,10 +96,10 @@ class RankingDataModule(pl.LightningDataModule):
         *,
         store: str,
         columns: Columns | None = None,
-        label: EventLabel | ValueLabel | PreferenceLabel | None = None,
+        label: EventLabel | TasksLabel | TakenLabel | ValueLabel | PreferenceLabel | None = None,
         features: list[FeatureSpec] | None = None,
         event_map: dict[str, str | None] | None = None,
-        split: TimeSplit | None = None,
+        split: TimeSplit | LeaveLastOut | None = None,
         csv: CsvDialect | None = None,
         items: AttributeTable | None = None,
         users: AttributeTable | None = None,

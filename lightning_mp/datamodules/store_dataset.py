@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils.data import Dataset
 from typing_extensions import override
 
@@ -107,8 +108,9 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
             index: Row numbers of the split, (B,) int64; a single one gives a batch of one row.
 
         Returns:
-            As far as the store has them: `ids` (B, F) int32, `dense` (B, D) float16 if every dense column is stored so,
-            else float32, `labels` (B,) or (B, T) float32, `weight` (B,) float32; always `group`, the user's code, and
+            As far as the store has them: `ids` (B, F) int32, `multi` (B, M, L) int32 (lists padded with 0 to the widest
+            feature's width), `history` (B, L) int32, `dense` (B, D) float16 if every dense column is stored so, else
+            float32, `labels` (B,) or (B, T) float32, `weight` (B,) float32; always `group`, the user's code, and
             `row`, the row of the source log, (B,) int64.
         """
         rows = torch.as_tensor(index).reshape(-1)
@@ -158,6 +160,10 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         batch: dict[str, Tensor] = {}
         if "ids" in self._has:
             batch["ids"] = rows("ids")
+        if "multi" in self._has:
+            batch["multi"] = self._lists(rows("multi"))
+        if "history" in self._has:
+            batch["history"] = rows("history")
         if "dense16" in self._has:
             batch["dense"] = self._both(rows) if "dense32" in self._has else rows("dense16")
         elif "dense32" in self._has:
@@ -172,6 +178,11 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         if self.with_items:
             batch["target"] = keys.select(1, _ITEM)
         return batch
+
+    def _lists(self, flat: Tensor) -> Tensor:
+        widths = [feature.width for feature in self.table.schema.of_kind("multi_categorical")]
+        parts = torch.split(flat, widths, dim=1)
+        return torch.stack([pad(part, (0, max(widths) - part.shape[1])) for part in parts], dim=1)
 
     def _both(self, rows: _Rows) -> Tensor:
         narrow, wide = rows("dense16"), rows("dense32")

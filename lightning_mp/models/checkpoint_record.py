@@ -36,19 +36,20 @@ def write(
     }
 
 
-def read(checkpoint: dict[str, Any], module: object) -> FeatureSchema | None:
+def read(checkpoint: dict[str, Any], module: object, *, known: FeatureSchema | None = None) -> FeatureSchema | None:
     """The schema in a checkpoint that `write` was called on.
 
     Args:
         checkpoint: What is being loaded.
         module: The LightningModule that loads it.
+        known: The data's schema, where there is one already.
 
     Returns:
         The schema; `None` when the network was built without one.
 
     Raises:
         ConfigurationError: The checkpoint is of another class.
-        SchemaError: The schema in it was altered.
+        SchemaError: The schema in it was altered, or is not the data's.
     """
     record = checkpoint.get(KEY)
     if not isinstance(record, dict):
@@ -66,6 +67,8 @@ def read(checkpoint: dict[str, Any], module: object) -> FeatureSchema | None:
     schema = FeatureSchema.from_json(record["schema"])
     if schema.digest != record.get("digest"):
         raise SchemaError("the schema in the checkpoint does not match its digest", "take another checkpoint")
+    if known is not None:
+        known.require_equal(schema, here="the data", there="the checkpoint")
     return schema
 
 

@@ -8,18 +8,18 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from typing_extensions import override
 
-from lightning_mp.errors import ConfigurationError, DataError, LightningMPWarning
+from lightning_mp.errors import ConfigurationError
 from lightning_mp.metrics.auc import AUC
 from lightning_mp.metrics.log_loss import LogLoss
 from lightning_mp.models import checkpoint_record
-from lightning_mp.models.network_factory import build_network
-from lightning_mp.models.schedule_config import schedule_config
-from lightning_mp.optim.parameter_groups import parameter_groups
+from lightning_mp.models.building import built, plain_hyperparameters, require_built, trainers_schema
+from lightning_mp.models.epoch_metrics import log_epoch_metrics
+from lightning_mp.models.optimization import optimization
+from lightning_mp.models.usable_batch import check_labels, labels_of, require_logits, require_usable
 from lightning_mp.schema import FeatureSchema
 
 Batch = dict[str, Tensor]
@@ -77,9 +77,7 @@ class RankingModule(pl.LightningModule):
         if task not in ("click", "preference"):
             raise ConfigurationError(f"`task` must be 'click' or 'preference', got {task!r}", "leave it out for clicks")
         self.save_hyperparameters(ignore=["network"] if isinstance(network, nn.Module) else [])
-        # What LightningCLI keeps is plain text; a class or a partial would make the checkpoint need its pickle.
-        for name in [name for name, value in self.hparams.items() if callable(value)]:
-            del self.hparams[name]
+        plain_hyperparameters(self.hparams)
         self.task = task
         self.schema: FeatureSchema | None = None
         self.network: nn.Module | None = None
@@ -99,31 +97,18 @@ class RankingModule(pl.LightningModule):
             ConfigurationError: The network cannot be made from a schema.
             SchemaError: It was built for another schema; feature and field are named.
         """
-        if self.network is None and self._factory is not None:
-            self.network = build_network(self._factory, schema)
-        elif self.schema is not None:
-            self.schema.require_equal(schema, here="the model", there="the data")
+        self.network = built(self.network, self._factory, known=self.schema, schema=schema)
         self.schema = schema
 
     @override
     def configure_model(self) -> None:
-        trainer = self._trainer
-        if trainer is None:  # load_from_checkpoint: on_load_checkpoint builds
-            return
-        schema = getattr(getattr(trainer, "datamodule", None), "schema", None)
+        schema = trainers_schema(self._trainer, example="RankingModule(DCNv2(schema))", network=self.network)
         if schema is not None:
             self.build(schema)
-        elif self.network is None:
-            raise ConfigurationError(
-                "the network cannot be built: the Trainer has no datamodule with a `schema`",
-                "pass `datamodule=RankingDataModule(...)`, or give a built network: `RankingModule(DCNv2(schema))`",
-            )
 
     @override
     def forward(self, batch: Batch) -> Tensor:
-        if self.network is None:
-            raise ConfigurationError("the network is not built yet", "call `build(schema)` first")
-        logits: Tensor = self.network(batch)
+        logits: Tensor = require_built(self.network)(batch)
         return logits
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -177,11 +162,7 @@ class RankingModule(pl.LightningModule):
     @override
     def configure_optimizers(self) -> Any:
         """The optimizer over all parameters, and the schedule when there is one."""
-        decay = self._weight_decay
-        optimizer = self._optimizer(self.parameters() if decay is None else parameter_groups(self, weight_decay=decay))
-        if self._lr_scheduler is None:
-            return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": schedule_config(self._lr_scheduler(optimizer), self)}
+        return optimization(self, self._optimizer, self._lr_scheduler, weight_decay=self._weight_decay)
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -189,25 +170,17 @@ class RankingModule(pl.LightningModule):
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        schema = checkpoint_record.read(checkpoint, self)
-        if schema is None:
-            return
-        if self.schema is not None:
-            self.schema.require_equal(schema, here="the data", there="the checkpoint")
-        self.build(schema)
+        schema = checkpoint_record.read(checkpoint, self, known=self.schema)
+        if schema is not None:
+            self.build(schema)
 
     def _logits(self, batch: Batch, batch_idx: int) -> Tensor:
-        logits, labels = self(batch), batch.get("labels")
-        if labels is None:
-            raise DataError("the batch has no `labels`", "train on a store that was prepared with a `label`")
-        if logits.shape != labels.shape:
-            raise ConfigurationError(
-                f"the network gave logits of shape {tuple(logits.shape)}, the labels have {tuple(labels.shape)}",
-                "let `forward` return one logit a row, shape (B,)",
-            )
+        require_usable(batch, require_built(self.network), self.schema)
+        logits, labels = self(batch), labels_of(batch)
+        require_logits(logits, labels, "let `forward` return one logit a row, shape (B,)")
         # A look at a GPU's labels makes it wait, so there only the first batch of an epoch is looked at.
         if batch_idx == 0 or labels.device.type == "cpu":
-            _check_labels(labels, self.task)
+            check_labels(labels, self.task)
         wide: Tensor = logits.float()
         return wide
 
@@ -218,14 +191,8 @@ class RankingModule(pl.LightningModule):
         self._metric(stage, "auc").update(logits, labels if self.task == "click" else (labels > 0).float())
 
     def _log_metrics(self, stage: str) -> None:
-        for name in ("auc", "log_loss"):
-            metric = self._metric(stage, name)
-            key, value, reason = f"{stage}_{name}", metric.compute(), metric.reason
-            self.log(key, value, prog_bar=name == "auc", sync_dist=True)  # equal on all processes already
-            metric.reset()
-            if reason is not None and not self.trainer.sanity_checking and key not in self._warned:
-                self._warned.add(key)
-                rank_zero_warn(f"`{key}` is undefined: {reason}", category=LightningMPWarning)
+        found = {f"{stage}_{name}": self._metric(stage, name) for name in ("auc", "log_loss")}
+        log_epoch_metrics(self, found, self._warned, prog_bar=(f"{stage}_auc",))
 
     def _metric(self, stage: str, name: str) -> Any:
         return self.metrics[stage][name]  # type: ignore[index]
@@ -233,13 +200,3 @@ class RankingModule(pl.LightningModule):
 
 def _metrics() -> dict[str, nn.Module]:
     return {"auc": AUC(), "log_loss": LogLoss()}
-
-
-def _check_labels(labels: Tensor, task: str) -> None:
-    wrong = ~((labels >= 0) & (labels <= 1))
-    if wrong.any():
-        row = int(wrong.reshape(len(labels), -1).any(1).nonzero()[0])
-        raise DataError(
-            f"label {labels[row].tolist()} at row {row} of the batch is outside [0, 1], task '{task}'",
-            "make a label with `label: {value: ..., at_least: ...}`, or scale it to [0, 1]",
-        )

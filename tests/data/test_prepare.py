@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,8 @@ from pyarrow import parquet
 
 from lightning_mp.data.columns import Columns, ConstantEvent, EventFlags
 from lightning_mp.data.feature_spec import FeatureSpec
-from lightning_mp.data.label import EventLabel, PreferenceLabel, ValueLabel
+from lightning_mp.data.label import EventLabel, PreferenceLabel, TakenLabel, TasksLabel, ValueLabel
+from lightning_mp.data.leave_last_out import LeaveLastOut
 from lightning_mp.data.prepare import prepare
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.data.time_split import TimeSplit
@@ -133,6 +135,105 @@ def test_every_row_of_the_store_is_that_row_of_the_log(path, table, tmp_path):
     assert max(times[0]) < min(times[1])
     assert max(times[1]) < min(times[2])
     assert len(times[2]) == pytest.approx(0.2 * len(found), abs=5)
+
+
+def test_several_tasks_are_labels_side_by_side(path, table, tmp_path):
+    store = run(path, tmp_path / "store", columns=WIDE, label=TasksLabel(tasks=("click", "order")))
+    assert [feature.name for feature in store.schema.labels] == ["click", "order"]
+    raw = {name: table[column].to_numpy(zero_copy_only=False) for name, column in WIDE.event.flags.items()}
+    for part in store.manifest.splits:
+        rows = store.load(part)
+        assert np.array_equal(rows.labels, np.stack([raw["click"][rows.row], raw["order"][rows.row]], axis=1))
+    means = store.manifest.source["parts"]["test"]["label_means"]
+    assert means["order"] == pytest.approx(store.load("test").labels[:, 1].mean())
+    again = run(path, tmp_path / "store", columns=WIDE, label=TasksLabel(tasks=("click", "order")))
+    assert again.versions() == (1,)
+
+
+def test_tasks_of_a_long_log_are_what_each_label_alone_is(path, tmp_path):
+    tasks = TasksLabel(tasks=("click", "order"), within="3h", credit="all")
+    store = run(path, tmp_path / "both", label=tasks)
+    for place, event in enumerate(tasks.tasks):
+        alone = by_row(run(path, tmp_path / event, label=EventLabel(event=event, within="3h", credit="all")))
+        for part in store.manifest.splits:
+            rows = store.load(part)
+            assert [alone[row]["label"] for row in rows.row.tolist()] == rows.labels[:, place].tolist()
+
+
+def test_a_task_of_one_class_is_named(path, tmp_path, table):
+    nothing = table.set_column(table.column_names.index("bought"), "bought", pa.array(np.zeros(len(table), dtype=bool)))
+    parquet.write_table(nothing, path)
+    with pytest.raises(DataError, match=r"label `order` is 0 in all [\d,]+ training rows: there is nothing to learn"):
+        run(path, tmp_path / "store", columns=WIDE, label=TasksLabel(tasks=("click", "order")))
+
+
+def test_settings_of_tasks_that_cannot_be():
+    for tasks in ((), ("click", "click")):
+        with pytest.raises(ConfigurationError, match=r"`label\.tasks` must name each kind once"):
+            TasksLabel(tasks=tasks)
+    with pytest.raises(ConfigurationError, match="'clic' is not a kind of event"):
+        TasksLabel(tasks=("clic",))
+
+
+@pytest.mark.parametrize(("columns", "kind"), [(LONG, "click"), (WIDE, "order")])
+def test_what_was_taken_is_all_there_is(path, table, tmp_path, columns, kind):
+    store = run(path, tmp_path / "store", columns=columns, label=TakenLabel(taken=kind))
+    found = by_row(store)
+    flags = table["bought"].to_pylist()
+    wanted = [
+        row for row, e in enumerate(table.to_pylist()) if (e["kind"] == "click" if columns is LONG else flags[row])
+    ]
+    assert sorted(found) == wanted
+    assert {entry["label"] for entry in found.values()} == {1.0}
+
+
+def test_the_items_before_each_row_against_a_loop(path, table, tmp_path):
+    history = FeatureSpec(
+        name="before", kind="sequence", role="user", length=4, history={"of": "click", "by": ["user"]}
+    )
+    store = run(path, tmp_path / "store", features=[*FEATURES[:2], history, *FEATURES[2:]])
+    assert store.schema.feature("before").width == 4
+    assert [feature.name for feature in store.schema.features][:4] == ["user", "item", "before", "brand"]
+    raw, words = table.to_pylist(), store.vocabulary("before")
+    assert words == store.vocabulary("item")
+    for part in store.manifest.splits:
+        rows = store.load(part)
+        for place in range(0, len(rows), 7):
+            row = raw[rows.row[place]]
+            clicks = [e for e in raw if e["kind"] == "click" and e["u"] == row["u"] and e["t"] < row["t"]]
+            codes = words.encode([e["i"] for e in sorted(clicks, key=lambda e: e["t"])])
+            codes = codes[codes > 0][-4:].tolist()
+            assert rows.history[place].tolist() == [0] * (4 - len(codes)) + codes
+
+
+def test_sequences_that_cannot_be(path, tmp_path):
+    of_user = {"of": "click", "by": ["user"]}
+    one = FeatureSpec(name="one", kind="sequence", role="user", history=of_user)
+    for features, problem in (
+        ([*FEATURES[:2], one, replace(one, name="two")], "`one` and `two` are all sequences"),
+        ([FEATURES[0], one], "feature `one` is a sequence of items, and 0 features are the item's `id`"),
+    ):
+        with pytest.raises(ConfigurationError, match=problem):
+            run(path, tmp_path / "store", features=features)
+    with pytest.raises(DataError, match="feature `one`: the log has no events of kind `impression`"):
+        run(path, tmp_path / "store", features=[*FEATURES[:2], replace(one, history={**of_user, "of": "impression"})])
+    with pytest.raises(ConfigurationError, match="kind `sequence` needs `history`, role `user`"):
+        FeatureSpec(name="one", kind="sequence", role="item", history=of_user)
+    with pytest.raises(ConfigurationError, match="a sequence is of a kind of event, by the user alone"):
+        FeatureSpec(name="one", kind="sequence", role="user", history={"of": "click", "by": ["item"]})
+    with pytest.raises(ConfigurationError, match="`length` is for kind `sequence`, and at least 1"):
+        replace(one, length=0)
+
+
+def test_the_last_events_of_each_user_are_left_out(path, table, tmp_path):
+    store = run(path, tmp_path / "store", label=TakenLabel(taken="click"), split=LeaveLastOut(leave_out=1))
+    clicks = [(e["u"], e["t"], row) for row, e in enumerate(table.to_pylist()) if e["kind"] == "click"]
+    users = {user: sorted(c for c in clicks if c[0] == user) for user, _, _ in clicks}
+    last = {events[-1][2] for events in users.values() if len(events) > 2}
+    assert set(store.load("test").row.tolist()) == last
+    assert set(store.load("validation").row.tolist()) == {e[-2][2] for e in users.values() if len(e) > 2}
+    with pytest.raises(ConfigurationError, match=r"`split\.leave_out` cuts between them"):
+        run(path, tmp_path / "store", label=PreferenceLabel(preference=WEIGHTS), split=LeaveLastOut(leave_out=1))
 
 
 def test_wide_click_label(path, table, tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_mp.data.store.float16_tally import Float16Tally
-from lightning_mp.data.store.layout import KEYS, features_of
+from lightning_mp.data.store.layout import KEYS, GroupName, features_of
 from lightning_mp.data.store.matrices import (
     float16_values,
     float32_values,
@@ -29,7 +29,8 @@ from lightning_mp.schema import Feature, FeatureSchema
 OnOverflow = Literal["raise", "float32", "clip"]
 Matrices = dict[str, NDArray[Any]]
 
-_PLAIN: Final = ("ids", "labels", "weight")
+_INDEXED: Final[tuple[GroupName, ...]] = ("ids", "multi", "history")
+_PLAIN: Final[tuple[GroupName, ...]] = (*_INDEXED, "labels", "weight")
 
 
 class CollectedRows:
@@ -77,8 +78,9 @@ class CollectedRows:
             ArtifactError: The disk is full.
         """
         kept: Matrices = {"keys": key_values(block)}
-        for feature in features_of(self.schema, "ids"):
-            kept[f"ids/{feature.name}"] = id_values(block, feature)
+        for group in _INDEXED:
+            for feature in features_of(self.schema, group):
+                kept[f"{group}/{feature.name}"] = id_values(block, feature)
         for group in ("labels", "weight"):
             for feature in features_of(self.schema, group):
                 kept[f"{group}/{feature.name}"] = float32_values(block, feature)

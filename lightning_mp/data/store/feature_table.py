@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lightning_mp.artifacts import check_file
 from lightning_mp.data.store.arrow_shard import read_arrow_shard
-from lightning_mp.data.store.layout import KEYS, Group, GroupName, dense_positions
+from lightning_mp.data.store.layout import KEYS, LISTS, Group, GroupName, dense_positions
 from lightning_mp.data.store.parquet_shard import read_parquet_shard
 from lightning_mp.errors import ArtifactError
 from lightning_mp.schema import FeatureSchema
@@ -90,7 +90,7 @@ class FeatureTable:
             self.check()
             self._matrices = [self._read(file) for file in self.files]
         if not any(group.name == name for group in self._groups):
-            dtype = {"dense16": np.float16, "ids": np.int32}.get(name, np.float32)
+            dtype = {"dense16": np.float16}.get(name, np.int32 if name in ("ids", *LISTS) else np.float32)
             return [np.empty((file.rows, 0), dtype=dtype) for file in self.files]
         return [matrices[name] for matrices in self._matrices]
 
@@ -117,6 +117,11 @@ class FeatureTable:
     def ids(self) -> NDArray[np.int32]:
         """Vocabulary rows, (N, F) int32, in schema order."""
         return self.group("ids")
+
+    @property
+    def history(self) -> NDArray[np.int32]:
+        """Vocabulary rows of the items before each row, (N, L) int32, the latest last, padded with 0 in front."""
+        return self.group("history")
 
     @property
     def dense(self) -> NDArray[np.float16] | NDArray[np.float32]:

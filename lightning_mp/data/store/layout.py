@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from lightning_mp.schema import Feature, FeatureSchema, columns
+from lightning_mp.schema import Feature, FeatureSchema, Kind, columns
 
-GroupName = Literal["ids", "dense16", "dense32", "labels", "weight", "keys"]
+GroupName = Literal["ids", "multi", "history", "dense16", "dense32", "labels", "weight", "keys"]
 
 KEYS: Final = ("time", "row", "user", "item")
 """Columns of the `keys` group, int64: UTC microseconds, row of the source log, user code, item code."""
+
+LISTS: Final[dict[str, Kind]] = {"multi": "multi_categorical", "history": "sequence"}
+"""Groups of lists of vocabulary rows, padded with 0, and the kind of their features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +38,8 @@ class Group:
 
 def features_of(schema: FeatureSchema, name: GroupName) -> tuple[Feature, ...]:
     """Features whose values stand in this group, in schema order; none for `keys`."""
-    if name == "ids":
-        return schema.ids
+    if name in ("ids", "multi", "history"):
+        return schema.ids if name == "ids" else schema.of_kind(LISTS[name])
     if name == "dense16":
         return tuple(f for f in schema.dense if f.stored_dtype == "float16")
     if name == "dense32":
@@ -56,6 +59,8 @@ def layout(schema: FeatureSchema) -> tuple[Group, ...]:
     """
     dtypes: dict[GroupName, str] = {
         "ids": "int32",
+        "multi": "int32",
+        "history": "int32",
         "dense16": "float16",
         "dense32": "float32",
         "labels": "float32",

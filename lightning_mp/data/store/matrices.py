@@ -88,17 +88,17 @@ def refuse_overflow(block: RowBlock, values: NDArray[np.float32], feature: Featu
 
 
 def id_values(block: RowBlock, feature: Feature) -> NDArray[np.int32]:
-    """A column of vocabulary rows, (N, 1).
+    """A column of vocabulary rows, (N, `feature.width`); lists for a width above 1.
 
     Raises:
-        DataError: It holds no integers, or one outside its vocabulary.
+        DataError: It holds no integers, one outside its vocabulary, or a list of another length.
     """
-    column = _column(block, feature.name)
+    column = _flat(block, _column(block, feature.name), feature)
     if not pa.types.is_integer(column.type):
         raise DataError(
             f"feature `{feature.name}` holds {column.type}, vocabulary rows are integers", "encode it first"
         )
-    values: NDArray[np.int64] = column.to_numpy().astype(np.int64)[:, None]
+    values: NDArray[np.int64] = column.to_numpy().astype(np.int64).reshape(block.table.num_rows, feature.width)
     limit = feature.vocabulary_size or 0
     what, hint = f"is outside its vocabulary of {limit:,} rows (0 to {limit - 1:,})", "encode it with its vocabulary"
     block.refuse((values < 0) | (values >= limit), values, feature, what=what, hint=hint)
@@ -139,7 +139,13 @@ def _refuse_nonfinite(block: RowBlock, values: NDArray[Any], feature: Feature) -
 
 
 def _numbers(block: RowBlock, feature: Feature) -> NDArray[Any]:
-    column = _column(block, feature.name)
+    column = _flat(block, _column(block, feature.name), feature)
+    wide = np.asarray(column.to_numpy(), dtype=None if pa.types.is_floating(column.type) else np.float64)
+    return wide.reshape(block.table.num_rows, feature.width)
+
+
+def _flat(block: RowBlock, column: pa.ChunkedArray, feature: Feature) -> pa.ChunkedArray:
+    """The numbers of lists one behind the other; a column of plain numbers as it is."""
     if _is_list(column.type):
         lengths = pc.unique(pc.list_value_length(column)).to_pylist()
         if lengths not in ([], [feature.width]):
@@ -153,8 +159,7 @@ def _numbers(block: RowBlock, feature: Feature) -> NDArray[Any]:
         if column.null_count:
             problem = f"feature `{feature.name}` ({block.split} rows) has missing numbers in its lists"
             raise DataError(problem, "fill them in")
-    wide = np.asarray(column.to_numpy(), dtype=None if pa.types.is_floating(column.type) else np.float64)
-    return wide.reshape(block.table.num_rows, feature.width)
+    return column
 
 
 def _is_list(kind: pa.DataType) -> bool:

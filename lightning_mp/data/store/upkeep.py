@@ -31,7 +31,7 @@ def collect_again(table: FeatureTable, split: str, *, limit: int, folder: Path) 
     for place, keys in enumerate(table.shards("keys")):
         for first in range(0, len(keys), ROWS):
             kept: Matrices = {"keys": keys[first : first + ROWS].copy()}
-            for group in ("ids", "dense16", "dense32", "labels", "weight"):
+            for group in ("ids", "multi", "history", "dense16", "dense32", "labels", "weight"):
                 matrix, at = table.shards(group)[place], 0
                 for feature in features_of(table.schema, group):
                     prefix = "dense" if group.startswith("dense") else group

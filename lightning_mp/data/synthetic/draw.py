@@ -36,7 +36,7 @@ class Draw:
         self.click_constant = _constant(log_odds, np.ones_like(log_odds), CLICK)
         clicked = _sigmoid(log_odds + self.click_constant)
         self.cart_constant = _constant(0.4 * log_odds, clicked, CART / CLICK)
-        carted = clicked * _sigmoid(0.4 * log_odds + self.cart_constant)
+        carted = clicked * self._cart_after_click(log_odds)
         self.order_constant = _constant(0.3 * log_odds, carted, ORDER / CART)
 
     @property
@@ -44,14 +44,20 @@ class Draw:
         """Numbers that tell whether another machine or version draws the same, the last bits left aside."""
         return [*self.world.fingerprint, self.click_constant, self.cart_constant, self.order_constant]
 
-    def click_chance(
+    def chances(
         self, *, user: Ints, item: Ints, time: Ints, position: Ints, device: Ints, promotion: Floats
-    ) -> Floats:
-        """Chance of a click, (N,) in [0, 1], from indices of users, items and devices and the rest as recorded."""
+    ) -> dict[str, Floats]:
+        """Chance of a click, of a cart and of an order of an impression, each (N,) in [0, 1].
+
+        From indices of users, items and devices and the rest as recorded. A cart takes a click before it, an order a
+        cart, so each is the one before times a chance of its own.
+        """
         log_odds = click_log_odds(
             self.world, user=user, item=item, time=time, position=position, device=device, promotion=promotion
         )
-        return _sigmoid(log_odds + self.click_constant)
+        click = _sigmoid(log_odds + self.click_constant)
+        cart = click * self._cart_after_click(log_odds)
+        return {"click": click, "cart": cart, "order": cart * self._order_after_cart(log_odds)}
 
     def promotion(self, item: Ints, time: Ints) -> Floats:
         """Strength of the item's promotion on that day: 0, or on 5 % of the days more, up to 1."""
@@ -79,14 +85,20 @@ class Draw:
         log_odds = self._log_odds(*shown)
         chance = _sigmoid(log_odds + self.click_constant)
         click = random.random(rows) < chance
-        cart = click & (random.random(rows) < _sigmoid(0.4 * log_odds + self.cart_constant))
-        order = cart & (random.random(rows) < _sigmoid(0.3 * log_odds + self.order_constant))
+        cart = click & (random.random(rows) < self._cart_after_click(log_odds))
+        order = cart & (random.random(rows) < self._order_after_cart(log_odds))
         dwell = np.round(np.exp(random.normal(*PAUSE, rows) + 0.3 * cart), 3).astype(np.float64)
         promotion = self.promotion(item, time)
         return Impressions(
             user=user, item=item, time=time, session=session, position=position, device=device, promotion=promotion,
             click=click, cart=cart, order=order, dwell=dwell, chance=chance,
         )  # fmt: skip
+
+    def _cart_after_click(self, log_odds: Floats) -> Floats:
+        return _sigmoid(0.4 * log_odds + self.cart_constant)
+
+    def _order_after_cart(self, log_odds: Floats) -> Floats:
+        return _sigmoid(0.3 * log_odds + self.order_constant)
 
     def _log_odds(self, user: Ints, item: Ints, time: Ints, _session: Ints, position: Ints, device: Ints) -> Floats:
         promotion = self.promotion(item, time)

@@ -1,8 +1,9 @@
-"""The true chance of a click of each row of a synthetic log."""
+"""The true chance of a click, a cart or an order of each row of a synthetic log."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,13 +13,16 @@ from lightning_mp.data.synthetic.draw import Draw
 from lightning_mp.data.synthetic.record import FINGERPRINT, FIRST_ITEM, FIRST_USER
 from lightning_mp.data.synthetic.settings import SyntheticLog
 from lightning_mp.data.synthetic.world import DEVICES, draw_world
-from lightning_mp.errors import DataError
+from lightning_mp.errors import ConfigurationError, DataError
 
+Outcome = Literal["click", "cart", "order"]
 _READ = ("user_id", "item_id", "event_time", "device", "position", "promotion")
 
 
-def true_probabilities(path: str | Path, rows: ArrayLike | None = None) -> NDArray[np.float64]:
-    """Chance of a click given what the log shows, computed from the recorded rows themselves.
+def true_probabilities(
+    path: str | Path, rows: ArrayLike | None = None, *, event: Outcome = "click"
+) -> NDArray[np.float64]:
+    """Chance that an impression leads to a click, a cart or an order, computed from the recorded rows themselves.
 
     Users and items are drawn again from the seed in the file; user, item, hour, device, position and promotion
     are read from the rows. No function of the log's columns ranks its impressions better, so the AUC of these
@@ -27,11 +31,13 @@ def true_probabilities(path: str | Path, rows: ArrayLike | None = None) -> NDArr
     Args:
         path: A log that `write_log` wrote.
         rows: (N,) 0-based data rows, in any order; all by default. In the long form they must be impressions.
+        event: `"click"`, `"cart"` (after a click) or `"order"` (after a cart); all of the impression itself.
 
     Returns:
         (N,) float64 in [0, 1].
 
     Raises:
+        ConfigurationError: There is no such event.
         DataError: The file is no synthetic log, a row lies outside it or is no impression, or this machine draws
             other users and items from the seed (another NumPy).
 
@@ -46,6 +52,9 @@ def true_probabilities(path: str | Path, rows: ArrayLike | None = None) -> NDArr
     Source:
         Devroye, Gyorfi and Lugosi, A Probabilistic Theory of Pattern Recognition, 1996, chapter 2.
     """
+    if event not in get_args(Outcome):
+        problem = f"`event` must be 'click', 'cart' or 'order', got {event!r}"
+        raise ConfigurationError(problem, "leave it out for clicks")
     settings = SyntheticLog.of(path)
     draw = Draw(draw_world(settings))
     with pq.ParquetFile(path) as file:
@@ -72,24 +81,25 @@ def true_probabilities(path: str | Path, rows: ArrayLike | None = None) -> NDArr
                 table = file.read_row_group(group, columns=[*_READ, *(["event_type"] if long else [])])
                 table = table.take(here - first)
                 if long:
-                    _require_impressions(path, here, table["event_type"].to_numpy(zero_copy_only=False))
+                    _require_impressions(path, here, table["event_type"].to_numpy(zero_copy_only=False), event)
                 promotion = settings.faults.read_promotion(table["promotion"].to_numpy())
-                answer[order[begin:end]] = draw.click_chance(
+                answer[order[begin:end]] = draw.chances(
                     user=table["user_id"].to_numpy() - FIRST_USER,
                     item=table["item_id"].to_numpy() - FIRST_ITEM,
                     time=table["event_time"].cast("int64").to_numpy(),
                     device=np.searchsorted(DEVICES, table["device"].to_numpy(zero_copy_only=False).astype(str)),
                     position=table["position"].to_numpy(),
                     promotion=promotion,
-                )
+                )[event]
             first += size
     return answer
 
 
-def _require_impressions(path: str | Path, rows: NDArray[np.int64], event: NDArray[np.object_]) -> None:
-    other = np.flatnonzero(event != "impression")
+def _require_impressions(path: str | Path, rows: NDArray[np.int64], kinds: NDArray[np.object_], event: str) -> None:
+    other = np.flatnonzero(kinds != "impression")
     if len(other):
         raise DataError(
-            f"`{path}`: row {rows[other[0]]:,} is a {event[other[0]]}; only an impression has a chance of a click",
+            f"`{path}`: row {rows[other[0]]:,} is a {kinds[other[0]]}; only an impression has a chance of "
+            f"{'an' if event == 'order' else 'a'} {event}",
             "give rows whose `event_type` is `impression`",
         )

@@ -12,7 +12,7 @@ from lightning_mp.data.synthetic.settings import SyntheticLog
 from lightning_mp.data.synthetic.true_probabilities import true_probabilities
 from lightning_mp.data.synthetic.world import draw_world
 from lightning_mp.data.synthetic.write import write_log
-from lightning_mp.errors import DataError
+from lightning_mp.errors import ConfigurationError, DataError
 
 SMALL = {"impressions": 30_000, "users": 300, "items": 80}
 
@@ -40,6 +40,21 @@ def test_clicks_come_as_often_as_they_say_bin_by_bin(log):
     for members in np.array_split(np.argsort(chance), 20):
         expected, spread = chance[members].sum(), np.sqrt((chance[members] * (1 - chance[members])).sum())
         assert click[members].sum() == pytest.approx(expected, abs=4 * spread)
+
+
+@pytest.mark.parametrize("event", ["cart", "order"])
+def test_carts_and_orders_come_as_often_as_they_say_and_never_before_their_step(log, event):
+    chance, happened = true_probabilities(log, event=event), pq.read_table(log)[event].to_numpy(zero_copy_only=False)
+    for members in np.array_split(np.argsort(chance), 5):
+        expected, spread = chance[members].sum(), np.sqrt((chance[members] * (1 - chance[members])).sum())
+        assert happened[members].sum() == pytest.approx(expected, abs=4.5 * spread + 1)
+    before = true_probabilities(log, event={"cart": "click", "order": "cart"}[event])
+    assert (chance < before).all()
+
+
+def test_another_event_is_refused(log):
+    with pytest.raises(ConfigurationError, match="`event` must be 'click', 'cart' or 'order', got 'view'"):
+        true_probabilities(log, event="view")
 
 
 @pytest.mark.parametrize("seed", range(4))
