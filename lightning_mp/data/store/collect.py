@@ -95,6 +95,7 @@ def collect(
     on_nonfinite: OnNonfinite,
     limit: int,
     folder: Path,
+    numbered_from: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, CollectedRows], dict[str, Float16Tally]]:
     """Check all rows, and learn what float16 does to the dense columns.
 
@@ -105,6 +106,7 @@ def collect(
         on_nonfinite: `"keep"`: store NaN and infinity.
         limit: Bytes that a split may take in memory.
         folder: Of the store.
+        numbered_from: By split, the row of the source that rows which do not carry theirs begin at; left out, 0.
 
     Raises:
         ConfigurationError: A word that is none, or rows that are no table and no stream.
@@ -121,7 +123,8 @@ def collect(
         rows = CollectedRows(
             schema, split, tallies=tallies, on_overflow=on_overflow, limit=limit // max(len(parts), 1), folder=folder
         )
-        for block in row_blocks(source, split, keep_nonfinite=on_nonfinite == "keep"):
+        begin = (numbered_from or {}).get(split, 0)
+        for block in row_blocks(source, split, keep_nonfinite=on_nonfinite == "keep", numbered_from=begin):
             rows.add(block)
         found[split] = rows
     return found, tallies

@@ -13,7 +13,7 @@ from lightning_mp.data.store.collect import OnNonfinite, check_mapping, collect,
 from lightning_mp.data.store.collected_rows import OnOverflow
 from lightning_mp.data.store.store_manifest import StoreManifest
 from lightning_mp.data.store.store_versions import StoreVersions
-from lightning_mp.data.store.upkeep import collect_again, extended_keys, remove_versions
+from lightning_mp.data.store.upkeep import collect_again, extended_keys, next_row, remove_versions
 from lightning_mp.data.store.version_writer import StorageFormat, VersionContents, write_version
 from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.errors import ConfigurationError
@@ -158,7 +158,8 @@ class FeatureStore(StoreVersions):
         several shards is about half as fast as over one.
 
         Args:
-            parts: As for `write`, encoded with the store's vocabularies.
+            parts: As for `write`, encoded with the store's vocabularies. Rows without `@row` are numbered on from the
+                last one of their split.
             users: Raw user keys by code, which begin with the store's; left out, the store's.
             items: The same for items.
             source: What the new rows were made of; kept in the manifest under `appended`.
@@ -179,8 +180,9 @@ class FeatureStore(StoreVersions):
         manifest = self.manifest
         limit = memory_limit // 2
         rows, tallies = collect(
-            tables, manifest.schema, on_overflow=on_overflow, on_nonfinite=on_nonfinite, limit=limit, folder=self.path
-        )
+            tables, manifest.schema, on_overflow=on_overflow, on_nonfinite=on_nonfinite, limit=limit, folder=self.path,
+            numbered_from={split: next_row(self.load(split, manifest.version)) for split in manifest.splits},
+        )  # fmt: skip
         clipped = decided(manifest.schema, tallies, on_overflow)[1]
         contents = replace(
             self._contents(manifest),

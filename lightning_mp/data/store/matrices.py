@@ -120,7 +120,7 @@ def key_values(block: RowBlock) -> NDArray[np.int64]:
                 raise DataError(problem, "cast it to int64")
             keys[:, index] = column.to_numpy()
         elif name == "row":
-            keys[:, index] = np.arange(block.first, block.first + len(keys))
+            keys[:, index] = block.numbered_from + block.first + np.arange(len(keys))
         else:
             keys[:, index] = 0 if name == "time" else -1
     return keys

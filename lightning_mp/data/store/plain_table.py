@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_mp.data.store.layout import KEYS
+from lightning_mp.data.store.row_block import KEY_PREFIX
 from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.errors import DataError
 from lightning_mp.schema import Feature, FeatureSchema
@@ -19,7 +21,8 @@ def describe(
 
     Floating columns are numeric features, lists of numbers are vectors as wide as their first list. Text, integers
     and booleans are categories with a vocabulary over all rows; an integer or boolean column that `dtype_mapping`
-    names is a number. Numbers keep the type they have, float64 becomes float32.
+    names is a number. Key columns such as `@row` are no features. Numbers keep the type they have, float64 becomes
+    float32.
 
     Args:
         table: Rows without nulls.
@@ -33,7 +36,10 @@ def describe(
     """
     features: list[Feature] = []
     vocabularies: dict[str, Vocabulary] = {}
+    keys = {KEY_PREFIX + name for name in KEYS}
     for name in table.column_names:
+        if name in keys:
+            continue
         column, kind = table.column(name), table.schema.field(name).type
         if _is_list(kind):
             widths = pc.list_value_length(column.slice(0, 1)).to_pylist()

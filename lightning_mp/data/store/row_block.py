@@ -27,12 +27,14 @@ class RowBlock:
         split: The split they belong to.
         first: Place of the first of them in the split.
         keep_nonfinite: Whether NaN and infinity are stored as they are.
+        numbered_from: Row of the source that the split begins at, where the rows do not carry theirs.
     """
 
     table: pa.Table
     split: str
     first: int = 0
     keep_nonfinite: bool = False
+    numbered_from: int = 0
 
     def source_row(self, position: int) -> str:
         """The row of the source where the rows carry it, else the place in the split."""
@@ -56,7 +58,7 @@ class RowBlock:
         raise DataError(f"feature `{name}` has {values[first, column]:.9g} at {where}{others}: it {what}", hint)
 
 
-def row_blocks(source: Any, split: str, *, keep_nonfinite: bool = False) -> Iterator[RowBlock]:
+def row_blocks(source: Any, split: str, *, keep_nonfinite: bool = False, numbered_from: int = 0) -> Iterator[RowBlock]:
     """Rows of a table or of a stream, a block at a time.
 
     Args:
@@ -64,6 +66,7 @@ def row_blocks(source: Any, split: str, *, keep_nonfinite: bool = False) -> Iter
             polars or pandas, a DuckDB relation. A stream is read once and never held whole.
         split: For the errors.
         keep_nonfinite: Whether NaN and infinity are stored as they are.
+        numbered_from: Row of the source that the split begins at, where the rows do not carry theirs.
 
     Raises:
         ConfigurationError: It is none of these.
@@ -80,7 +83,7 @@ def row_blocks(source: Any, split: str, *, keep_nonfinite: bool = False) -> Iter
         for batch in batches:
             for start in range(0, max(batch.num_rows, 1), ROWS):
                 part = batch.slice(start, ROWS)
-                yield RowBlock(pa.Table.from_batches([part]), split, first, keep_nonfinite)
+                yield RowBlock(pa.Table.from_batches([part]), split, first, keep_nonfinite, numbered_from)
                 first += part.num_rows
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, LightningMPError):

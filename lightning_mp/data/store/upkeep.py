@@ -13,7 +13,7 @@ import pyarrow as pa
 from lightning_mp.artifacts import sweep
 from lightning_mp.data.store.collected_rows import CollectedRows, Matrices
 from lightning_mp.data.store.feature_table import FeatureTable
-from lightning_mp.data.store.layout import features_of
+from lightning_mp.data.store.layout import KEYS, features_of
 from lightning_mp.data.store.row_block import ROWS
 from lightning_mp.errors import ArtifactError, ConfigurationError
 
@@ -39,6 +39,15 @@ def collect_again(table: FeatureTable, split: str, *, limit: int, folder: Path) 
                     at += feature.width
             rows.keep(kept, len(kept["keys"]))
     return rows
+
+
+def next_row(table: FeatureTable) -> int:
+    """The row of the source behind the last one of a split.
+
+    Args:
+        table: The split.
+    """
+    return max((int(keys[:, KEYS.index("row")].max()) for keys in table.shards("keys") if len(keys)), default=-1) + 1
 
 
 def remove_versions(path: Path, versions: Sequence[int], keep: int, latest: int) -> tuple[int, ...]:

@@ -54,6 +54,18 @@ def test_append_shares_the_old_rows_and_shuffles_the_new(store):
     store.verify()
 
 
+def test_rows_without_a_number_go_on_from_the_last_one(tmp_path):
+    store = FeatureStore(tmp_path / "store")
+    store.write(pa.table({"x": np.arange(300.0), "@row": np.arange(300) + 1000}))
+    for blocks in (1, 2):
+        five = [pa.record_batch({"x": np.arange(5.0)})] * blocks
+        store.append(pa.RecordBatchReader.from_batches(five[0].schema, five))
+    assert sorted(store.load().row.tolist()) == list(range(1000, 1315))
+    store.append(pa.table({"x": [7.0], "@row": [3]}))  # one that carries its row keeps it
+    store.append(pa.table({"x": [8.0]}))
+    assert store.load().row[-2:].tolist() == [3, 1315]
+
+
 @pytest.mark.parametrize("shuffle", ["global", "block", "none"])
 def test_batches_over_several_shards(store, shuffle):
     store.append(encoded(store, rows(200, first=300)))
