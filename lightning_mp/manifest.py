@@ -28,7 +28,7 @@ class RawInput:
     """One input of `pipeline.onnx`, as a request names it.
 
     Args:
-        name: The feature's name, and the name of the ONNX input; shape (batch,).
+        name: The feature's name, and the name of the ONNX input, whose shape is (batch,) and `shape`.
         datatype: `BYTES` for text (an ONNX string), `INT64`, or `FP64`, in the words of the Open Inference Protocol.
         required: Whether a row must carry it. One that is not takes the missing value of its type: `""`, the
             smallest int64, or NaN, for which the graph holds the rule.
@@ -36,6 +36,9 @@ class RawInput:
             group, which training asked first, are not in the graph.
         derived_from: Of an indicator: the input whose absence it tells. Left out, it is 1 where that input is missing,
             else 0.
+        shape: Of one row: empty for one value, `(d,)` for a vector, `(-1,)` for a list of any length, in which missing
+            values are passed over.
+        longest: Entries of a list that count: the first ones, of a sequence the last ones.
     """
 
     name: str
@@ -43,6 +46,13 @@ class RawInput:
     required: bool = False
     mode: str | int | None = None
     derived_from: str | None = None
+    shape: tuple[int, ...] = ()
+    longest: int | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a row holds a list of any length."""
+        return self.shape == (-1,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +79,9 @@ class Manifest:
         inputs: Inputs of `pipeline.onnx`, in schema order; none where there is no such file.
         tensors: Inputs of `model.onnx`.
         outputs: Outputs of both graphs, float32, shape (batch,) or (batch, tasks). `pipeline.onnx` also gives
-            `unknown`, bool (batch, F): which ids and categories, in schema order, were given and in no vocabulary.
+            `unknown`, bool (batch, F): which ids and categories, in schema order, were given and in no vocabulary, and
+            then which lists have such an entry.
+        tasks: Names of the columns of the outputs where they are (batch, tasks); none where they are (batch,).
         task: What the score means: the chance of a click, or a preference between 0 and 1.
         model: Class of the module and of the network that was exported.
         precision: The policy asked for, and for each initializer of `model.onnx` its ONNX type by name.
@@ -82,6 +94,7 @@ class Manifest:
     inputs: tuple[RawInput, ...]
     tensors: tuple[TensorInput, ...] = ()
     outputs: tuple[str, ...] = ("logit", "score")
+    tasks: tuple[str, ...] = ()
     task: str = "click"
     model: dict[str, str] = field(default_factory=dict)
     precision: dict[str, Any] = field(default_factory=dict)
@@ -92,12 +105,13 @@ class Manifest:
     def to_json(self) -> str:
         """Indented JSON with sorted keys."""
         record = {**asdict(self), "schema": json.loads(self.schema.to_json())}
-        for entry in record[
-            "inputs"
-        ]:  # left out where it says nothing, as bundles had it before there was such a field
-            for name in ("mode", "derived_from"):
-                if entry[name] is None:
+        # Left out where it says nothing, as bundles had it before there was such a field.
+        for entry in record["inputs"]:
+            for name in ("mode", "derived_from", "shape", "longest"):
+                if entry[name] in (None, ()):
                     del entry[name]
+        if not self.tasks:
+            del record["tasks"]
         return json.dumps(record, indent=2, sort_keys=True, allow_nan=False)
 
     def sealed_json(self) -> str:
@@ -136,10 +150,11 @@ class Manifest:
                 why = "does not match its own digest" if told else f"has no `{_DIGEST}`"
                 raise BundleError(f"`{MANIFEST}` {why}: it was altered", _AGAIN)
             record["schema"] = FeatureSchema.from_json(json.dumps(record["schema"]))
-            record["inputs"] = tuple(RawInput(**entry) for entry in record["inputs"])
+            inputs = ({**entry, "shape": tuple(entry.get("shape", ()))} for entry in record["inputs"])
+            record["inputs"] = tuple(RawInput(**entry) for entry in inputs)
             tensors = ({**entry, "shape": tuple(entry["shape"])} for entry in record.get("tensors", ()))
             record["tensors"] = tuple(TensorInput(**entry) for entry in tensors)
-            record["outputs"] = tuple(record["outputs"])
+            record["outputs"], record["tasks"] = tuple(record["outputs"]), tuple(record.get("tasks", ()))
             return cls(**record)
         except SchemaError as error:
             raise BundleError(f"`{MANIFEST}`: {error.problem}", error.hint) from error

@@ -50,7 +50,8 @@ class OnnxExport(Callback):
         inputs: Without a store: names of the graph's inputs, taken out of the batches by name, or by position.
         labels: Without a store: name of the labels in the batches.
         gives: Without a store: what `forward` answers, `"logit"` or `"score"`.
-        output: Without a store: key or position of the answer, where `forward` answers several.
+        output: Without a store: key or position of the answer, where `forward` answers several; a list of keys for
+            several tasks.
 
     Attributes:
         bundle: The bundle that was written; `None` before, and when there is none.
@@ -83,7 +84,7 @@ class OnnxExport(Callback):
         inputs: list[str] | None = None,
         labels: str | None = None,
         gives: Gives = "logit",
-        output: str | int = 0,
+        output: str | int | list[str] = 0,
     ) -> None:
         if target not in get_args(TargetName):
             words = ", ".join(f"'{word}'" for word in get_args(TargetName))

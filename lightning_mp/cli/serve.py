@@ -60,14 +60,17 @@ def sample_row(bundle: Bundle) -> dict[str, object]:
     """A row that can be asked for: the first real one that the bundle keeps, or one of plain values."""
     types = {spec.name: spec.datatype for spec in bundle.manifest.inputs}
     if SAMPLES not in bundle.manifest.files:
-        return {spec.name: _PLAIN[spec.datatype] for spec in bundle.manifest.inputs}
+        plain = {spec.name: (_PLAIN[spec.datatype], spec.shape) for spec in bundle.manifest.inputs}
+        return {name: [value] * abs(shape[0]) if shape else value for name, (value, shape) in plain.items()}
     from lightning_mp.export.sample_inputs import read_samples
     from lightning_mp.serve.columns import MISSING
 
     columns, _ = read_samples(bundle.path / SAMPLES, bundle.manifest.inputs)
     row = {name: values[:1].tolist()[0] for name, values in columns.items() if len(values)}
+    lists = {spec.name for spec in bundle.manifest.inputs if spec.is_list}
+    row |= {name: [value for value in row[name] if value != MISSING[types[name]]] for name in lists & row.keys()}
     return {name: value for name, value in row.items() if value != MISSING[types[name]] and not _is_nan(value)}
 
 
 def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and isnan(value)
+    return any(map(_is_nan, value)) if isinstance(value, list) else isinstance(value, float) and isnan(value)

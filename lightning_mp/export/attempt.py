@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from lightning_mp.bundle import MODEL
@@ -27,6 +28,7 @@ from lightning_mp.export.layer_verdicts import layer_verdicts
 from lightning_mp.export.parity import Comparison, judge
 from lightning_mp.export.precision_policy import HALF, FilePrecision, PrecisionPolicy
 from lightning_mp.export.strict_run import ROWS, strict_run
+from lightning_mp.export.task_parity import compared
 from lightning_mp.hardware.session import open_session
 
 Answer = Callable[[EncodedRows], Logits]
@@ -62,6 +64,7 @@ def attempt(
     policy: PrecisionPolicy,
     *,
     joint: Joint,
+    tasks: Sequence[str] = (),
     limits: Mapping[str, float] | None = None,
 ) -> Attempt:
     """Write `model.onnx` in one precision and judge it.
@@ -73,6 +76,7 @@ def attempt(
         precision: Of the file.
         policy: Which layers may be float16.
         joint: What else there is to write and to check.
+        tasks: Names of the columns of logits (N, T).
         limits: Limits of gates other than the defaults.
     """
     made = Attempt(precision=precision, report={"policy": precision, "split": judged.split})
@@ -84,7 +88,7 @@ def attempt(
         mixed = precision == "fp16-mixed"
         check_precision(path, halved, arithmetic=mixed, weights=frozenset(deployed.state_dict()))
         try:
-            _measure(made, _Written(reference, deployed, path, homes), judged, joint)
+            _measure(made, _Written(reference, deployed, path, homes), judged, joint, tasks)
         except ParityError as error:
             made.failed = error.problem
     if made.failed is None:
@@ -130,7 +134,12 @@ def _deployed(
         made.report["layers"] = made.layers
         if not moved:
             reasons = "; ".join(f"`{name}`: {reason}" for name, reason in made.layers.items())
-            made.failed = f"no layer may compute in float16: {reasons or 'the network has no linear layer'}"
+            told = f"no layer may compute in float16: {reasons or 'the network has no linear layer'}"
+            # A file that was asked for is written with float16 tables alone; `auto` has a precision of that name.
+            if halved and policy.file != "auto":
+                made.report["note"] = told
+            else:
+                made.failed = told
     elif not halved:
         reasons = "; ".join(f"`{name}`: {reason}" for name, reason in made.tables.items())
         made.failed = reasons or "the network has no embedding table"
@@ -145,7 +154,7 @@ class _Written:
     homes: Mapping[str, str]
 
 
-def _measure(made: Attempt, written: _Written, judged: JudgedRows, joint: Joint) -> None:
+def _measure(made: Attempt, written: _Written, judged: JudgedRows, joint: Joint, tasks: Sequence[str]) -> None:
     report, rows = made.report, judged.rows
     expected = module_logits(written.reference, rows)
     report["float32_error"] = fidelity.float32_error(written.reference, rows, expected)
@@ -172,15 +181,14 @@ def _measure(made: Attempt, written: _Written, judged: JudgedRows, joint: Joint)
         reference_lists=module_logits(written.reference, lists), exported_lists=session_logits(session, lists),
         length=length, labels=judged.labels, float32_error=report["float32_error"],
     )  # fmt: skip
-    report |= comparison.report()
-    report["slices"] = judged.by_slice(comparison.reference, comparison.exported)
+    report |= compared(comparison, judged, tasks)
 
 
 def _strict(written: _Written, judged: JudgedRows, expected: Logits) -> dict[str, Any]:
     rows = judged.rows[:ROWS]
     run = strict_run(written.path, rows.feeds, written.homes)
     here = session_logits(open_session(written.path, target="cpu"), rows)
-    hidden = int((np.isfinite(here) & ~np.isfinite(run.logits)).sum())
+    hidden = int((_finite_rows(here) & ~_finite_rows(run.logits)).sum())
     if run.non_finite:
         names = ", ".join(f"`{name or 'the module itself'}`" for name in run.origins)
         shown = f", ONNX Runtime on this processor hides {hidden} of them (it computes float16 as float32)"
@@ -198,6 +206,10 @@ def _strict(written: _Written, judged: JudgedRows, expected: Logits) -> dict[str
         "logit_p99": float(np.quantile(relative, 0.99)),
         "logit_max": float(relative.max(initial=0.0)),
     }
+
+
+def _finite_rows(logits: Logits) -> NDArray[np.bool_]:
+    return np.asarray(np.isfinite(logits).reshape(len(logits), -1).all(axis=1))
 
 
 def _sentence(gate: dict[str, Any], report: Mapping[str, Any], judged: JudgedRows) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ def candidate_lists(
         The rows, list after list, and the length of one list.
     """
     rng, feeds = np.random.default_rng(seed), rows.feeds
-    parts = {name: columns for name, columns in item_columns.items() if len(columns)}
+    parts = {name: columns for name, columns in item_columns.items() if len(columns) and name in feeds}
     if not parts:  # no item features: a list is a draw of rows
         length = min(candidates, len(rows))
         chosen = rng.permutation(len(rows))[: len(rows) // length * length]
@@ -54,9 +55,20 @@ def candidate_lists(
     return listed, len(items)
 
 
-def item_columns(schema: FeatureSchema) -> dict[str, NDArray[np.intp]]:
-    """Columns of `ids` and `dense` whose features have the role `item`."""
-    return {"ids": _item_columns(schema, INDEXED), "dense": _item_columns(schema, DENSE)}
+def item_columns(schema: FeatureSchema, feeds: Mapping[str, NDArray[Any]] | None = None) -> dict[str, NDArray[np.intp]]:
+    """Columns of `ids`, `dense` and `multi` (flattened) whose features have the role `item`, and `target`.
+
+    Args:
+        schema: The features.
+        feeds: The rows; without, `ids` and `dense` alone.
+    """
+    columns, feeds = {"ids": _item_columns(schema, INDEXED), "dense": _item_columns(schema, DENSE)}, feeds or {}
+    if "multi" in feeds:
+        marks = [feature.role == "item" for feature in schema.of_kind("multi_categorical")]
+        columns["multi"] = np.flatnonzero(np.repeat(marks, feeds["multi"].shape[2]))
+    if "target" in feeds:
+        columns["target"] = np.array([0])
+    return columns
 
 
 def _item_columns(schema: FeatureSchema, kinds: tuple[Kind, ...]) -> NDArray[np.intp]:

@@ -144,7 +144,9 @@ def _samples(bundle: Bundle) -> str:
         raise BundleError(f"`{graph.name}` does not run: {' '.join(str(error).split())[:200]}", _AGAIN) from error
     away = np.abs(logit - expected) / np.maximum(1.0, np.abs(expected) / 16.0)
     if not away.max(initial=0.0) <= TOLERANCE:
-        row = int(np.argmax(np.where(np.isnan(away), np.inf, away)))
-        problem = f"sample row {row} gives the logit {logit[row]:.7g}, it gave {expected[row]:.7g} when exported"
+        place = np.unravel_index(int(np.argmax(np.where(np.isnan(away), np.inf, away))), away.shape)
+        of_task = f" of task `{bundle.manifest.tasks[place[1]]}`" if len(place) > 1 else ""
+        told = f"gives the logit{of_task} {logit[place]:.7g}, it gave {expected[place]:.7g} when exported"
+        problem = f"sample row {place[0]} {told}"
         raise BundleError(problem, "use the versions of `manifest.json`, or export the model again")
     return f"{len(expected)} rows within {away.max(initial=0.0):.1e} of the logits when exported"

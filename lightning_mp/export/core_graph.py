@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_mp.errors import ConfigurationError
+from lightning_mp.export.task_names import told_tasks
 
 OPSET: Final = 20
 EXTERNAL_FROM: Final = 64 << 20
@@ -34,10 +35,10 @@ class Scorer(nn.Module):
     Args:
         module: `forward(batch) -> logits`, in float32. Its `score(logits)` makes the score; without one, the sigmoid.
         names: Keys of the batch, in the order of the arguments.
-        sizes: Vocabulary size of each column of the inputs that hold ids, by name of the input.
+        sizes: Vocabulary sizes of the inputs that hold ids, by name, in a shape that broadcasts with a row.
     """
 
-    def __init__(self, module: nn.Module, names: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, module: nn.Module, names: Sequence[str], sizes: Mapping[str, Sequence[Any]]) -> None:
         super().__init__()
         self.module = module
         self.names = tuple(names)
@@ -59,21 +60,22 @@ class Scorer(nn.Module):
 
 
 def write_core(
-    module: nn.Module, sizes: Mapping[str, Sequence[int]], sample: Mapping[str, Tensor], path: Path
+    module: nn.Module, sizes: Mapping[str, Sequence[Any]], sample: Mapping[str, Tensor], path: Path
 ) -> dict[str, str]:
     """Write `model.onnx`.
 
     Args:
         module: As `inference_copy` gives it: `forward(batch) -> logits`, float32.
         sizes: Vocabulary size of each column of the inputs that hold ids; ids outside of theirs are read as 0.
-        sample: A few encoded rows by name of the input: `ids` (B, F) int64, `dense` (B, D) float32; B >= 2.
+        sample: A few encoded rows by name of the input, such as `ids` (B, F) int64 and `dense` (B, D) float32; B >= 2.
         path: The file to write; weights of more than 64 MB go to a file beside it.
 
     Returns:
         For every value inside the graph the name of the innermost module that computes it; the module itself is `""`.
 
     Raises:
-        ConfigurationError: torch cannot export the module, or the module does not answer one logit a row.
+        ConfigurationError: torch cannot export the module, or it answers something else than one logit a row, or one a
+            row and task.
     """
     import onnx
 
@@ -94,7 +96,8 @@ def write_core(
         ) from error
     if program is None:
         raise ConfigurationError(f"torch gave no ONNX program for `{type(module).__name__}`", "update torch")
-    size = sum(tensor.numel() * tensor.element_size() for tensor in scorer.state_dict().values())
+    # Counted as float32: a table of half the size must not move back into the file, where it cannot be mapped.
+    size = sum(tensor.numel() * max(tensor.element_size(), 4) for tensor in scorer.state_dict().values())
     with _quiet():
         program.save(str(path), external_data=size > EXTERNAL_FROM)
     model = onnx.load(str(path), load_external_data=False)
@@ -110,10 +113,12 @@ def _check_answer(scorer: Scorer, sample: Mapping[str, Tensor]) -> None:
     with torch.inference_mode(), torch.autocast("cpu", enabled=False):
         answers = scorer(*sample.values())
     for name, answer in zip(("logit", "score"), answers, strict=True):
-        if answer.shape != (rows,) or answer.dtype != torch.float32:
+        wide = answer.dim() == 2 and (answer.shape[1] > 1 or len(told_tasks(scorer.module)) == answer.shape[1] == 1)
+        fits = answer.shape == (rows,) or (wide and answer.shape == (rows, answers[0].shape[-1]))
+        if not fits or answer.dtype != torch.float32:
             raise ConfigurationError(
                 f"`{type(scorer.module).__name__}`: {name} of {rows} rows is {tuple(answer.shape)} {answer.dtype}",
-                f"return one float32 number a row, shape ({rows},)",
+                f"return one float32 number a row, shape ({rows},), or one a row and task, ({rows}, tasks)",
             )
 
 

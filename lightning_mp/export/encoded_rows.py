@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,8 @@ class EncodedRows:
     Attributes:
         ids: (N, F) int64 vocabulary rows; F may be 0.
         dense: (N, D) float32 transformed numbers; D may be 0.
-        others: What else a network takes, by name, (N, ...): all inputs of a module that is not ours.
+        others: What else a network takes, by name, (N, ...): `multi` (N, M, L), `history` (N, L) and `target` (N,)
+            int64, or all inputs of a module that is not ours.
     """
 
     ids: NDArray[np.int64]
@@ -42,6 +43,12 @@ class EncodedRows:
         others = {name: values[rows] for name, values in self.others.items()}
         return EncodedRows(self.ids[rows], self.dense[rows], others)
 
+    def only(self, names: Collection[str]) -> EncodedRows:
+        """The same rows without the inputs that are not named."""
+        ids = self.ids if "ids" in names else self.ids[:, :0]
+        dense = self.dense if "dense" in names else self.dense[:, :0]
+        return EncodedRows(ids, dense, {name: values for name, values in self.others.items() if name in names})
+
     @property
     def feeds(self) -> dict[str, NDArray[Any]]:
         """Inputs of `model.onnx`: those of `ids` and `dense` that have columns, and the others."""
@@ -54,7 +61,7 @@ class EncodedRows:
 
 
 def module_logits(module: nn.Module, rows: EncodedRows) -> Logits:
-    """Logits of a module in evaluation mode on the CPU, (N,) float32."""
+    """Logits of a module in evaluation mode on the CPU, (N,) or (N, T) float32."""
 
     def answer(part: EncodedRows) -> Logits:
         return np.asarray(module(part.tensors()).float().numpy(), dtype=np.float32)
@@ -64,12 +71,12 @@ def module_logits(module: nn.Module, rows: EncodedRows) -> Logits:
 
 
 def session_logits(session: Any, rows: EncodedRows, batch: int = _BATCH) -> Logits:
-    """Logits of a session of `model.onnx`, (N,) float32, `batch` rows at a time."""
+    """Logits of a session of `model.onnx`, (N,) or (N, T) float32, `batch` rows at a time."""
     return _in_batches(lambda part: session.run(["logit"], part.feeds)[0], rows, batch)
 
 
 def pipeline_logits(session: Any, raw: Mapping[str, NDArray[Any]]) -> Logits:
-    """Logits of a session of `pipeline.onnx`, (N,) float32."""
+    """Logits of a session of `pipeline.onnx`, (N,) or (N, T) float32."""
     logits: Logits = session.run(["logit"], dict(raw))[0]
     return logits
 

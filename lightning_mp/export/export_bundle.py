@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,19 @@ from lightning_mp.errors import ConfigurationError
 from lightning_mp.export import fidelity
 from lightning_mp.export.attempt import Answer
 from lightning_mp.export.core_graph import OPSET
-from lightning_mp.export.encoded_rows import EncodedRows, pipeline_logits
-from lightning_mp.export.encoder_graph import encoder_graph, raw_inputs
+from lightning_mp.export.encode_raw import encode_raw
+from lightning_mp.export.encoded_rows import pipeline_logits
+from lightning_mp.export.encoder_graph import encoder_graph
 from lightning_mp.export.inference_copy import inference_copy
 from lightning_mp.export.missing_fills import MissingFills
 from lightning_mp.export.pipeline_graph import write_pipeline
 from lightning_mp.export.precision_policy import Precision, PrecisionPolicy
-from lightning_mp.export.raw_rows import decode_rows, encode_rows, hostile_rows
-from lightning_mp.export.real_rows import RealRows
+from lightning_mp.export.raw_features import raw_inputs
+from lightning_mp.export.raw_rows import Columns, decode_rows, hostile_rows
+from lightning_mp.export.real_rows import Batch, RealRows
 from lightning_mp.export.sample_inputs import write_samples
 from lightning_mp.export.serving_tables import write_tables
+from lightning_mp.export.taken_inputs import taken_inputs
 from lightning_mp.export.write_bundle import model_classes, write_bundle
 from lightning_mp.hardware.session import open_session
 from lightning_mp.hardware.targets import Target, TargetName
@@ -41,7 +45,7 @@ def export_bundle(
     dirpath: str | Path,
     *,
     store: FeatureStore,
-    rows: int = 4096,
+    rows: int | Iterable[Batch] = 4096,
     precision: Precision | PrecisionPolicy = "fp32",
     target: TargetName = "this",
     gates: Mapping[str, float] | None = None,
@@ -56,11 +60,12 @@ def export_bundle(
     arithmetic is also run as a GPU would run it, with ONNX's reference implementation.
 
     Args:
-        module: `forward(batch) -> logits` (B,), with the `schema` it was built for: a `RankingModule`, or a module of
-            your own.
+        module: `forward(batch) -> logits` (B,) or (B, T), with the `schema` it was built for: a module of this package,
+            or of your own. Its `tasks`, where it has any, name the T columns; else the labels do.
         dirpath: The folder to write; it appears whole or not at all.
         store: What it was trained on: its vocabularies go into the graph, its test rows judge it.
-        rows: Rows to judge on, at most.
+        rows: Rows of the store to judge on, at most; or batches of real rows, for a network that takes what no store
+            holds, such as a `history` that its data module puts together.
         precision: `"fp32"`; `"fp16-storage"`: embedding tables in float16, arithmetic in float32; `"fp16-mixed"`:
             those, and linear layers in float16 where real rows leave room for it; `"int8-dynamic"`; `"auto"`: what
             the target gains by, and passes its gates. Or a `PrecisionPolicy`.
@@ -81,6 +86,7 @@ def export_bundle(
     folder, policy = Path(dirpath), PrecisionPolicy.of(precision)
     reference = inference_copy(module)
     real = RealRows.read(store, _schema(module), rows)
+    real = replace(real, taken=taken_inputs(reference, real.rows[:4].tensors()))
     fills = MissingFills.of(store)
     encoder = encoder_graph(real.schema, real.vocabularies, OPSET, fills)
 
@@ -93,7 +99,7 @@ def export_bundle(
         write_tables(folder, store)
 
     manifest = Manifest(
-        schema=real.schema,
+        schema=store.schema,
         inputs=raw_inputs(real.schema, fills),
         task=str(getattr(module, "task", "click")),
         model=model_classes(module),
@@ -110,7 +116,7 @@ def _check_pipeline(
     import onnx
 
     schema, vocabularies = real.schema, real.vocabularies
-    raw = decode_rows(schema, vocabularies, real.rows.ids, real.rows.dense, fills)
+    raw = _decoded(real, fills)
     alone = folder / "encoder.onnx"
     onnx.save(encoder, str(alone))
     encode = open_session(alone, target="cpu")
@@ -120,21 +126,25 @@ def _check_pipeline(
     few = {name: values[:_CHANGED_ROWS] for name, values in raw.items()}
     session = open_session(folder / PIPELINE, target="cpu")
     return fidelity.check_inputs(
-        lambda changed: answer(EncodedRows(*encode_rows(schema, vocabularies, changed, fills))),
+        lambda changed: answer(encode_raw(schema, vocabularies, changed, fills).only(real.taken)),
         lambda changed: pipeline_logits(session, changed),
         few, PIPELINE, tolerance,
     )  # fmt: skip
 
 
 def _write_samples(folder: Path, real: RealRows, fills: MissingFills) -> None:
-    rows: EncodedRows = real.rows[:_SAMPLES]
-    raw = decode_rows(real.schema, real.vocabularies, rows.ids, rows.dense, fills)
+    raw = _decoded(replace(real, rows=real.rows[:_SAMPLES]), fills)
     logit = pipeline_logits(open_session(folder / PIPELINE, target="cpu"), raw)
-    finite = np.isfinite(logit)
+    finite = np.isfinite(logit).reshape(len(logit), -1).all(axis=1)
     write_samples(
         folder / SAMPLES, {name: values[finite] for name, values in raw.items()}, logit[finite],
-        real.rows[:_STRICT_SAMPLES].feeds,
+        real.rows[:_STRICT_SAMPLES].only(real.taken).feeds,
     )  # fmt: skip
+
+
+def _decoded(real: RealRows, fills: MissingFills) -> Columns:
+    rows = real.rows
+    return decode_rows(real.schema, real.vocabularies, rows.ids, rows.dense, fills, lists=rows.others)
 
 
 def _schema(module: nn.Module) -> FeatureSchema:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lightning_mp.bundle import SAMPLES, Bundle
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.export import fidelity
-from lightning_mp.export.batch_module import BatchModule, Gives
+from lightning_mp.export.batch_module import BatchModule, Gives, Output
 from lightning_mp.export.encoded_rows import EncodedRows, session_logits
 from lightning_mp.export.inference_copy import inference_copy
 from lightning_mp.export.judged_rows import JudgedRows, slices_of
@@ -43,7 +43,7 @@ def export_onnx(
     items: Sequence[str] = (),
     vocabulary_sizes: Mapping[str, int | Sequence[int]] | None = None,
     gives: Gives = "logit",
-    output: str | int = 0,
+    output: Output = 0,
     precision: Precision | PrecisionPolicy = "auto",
     target: TargetName = "this",
     gates: Mapping[str, float] | None = None,
@@ -62,12 +62,13 @@ def export_onnx(
             a sequence `inputs` does.
         rows: Batches of real rows to judge on, as `sample`; by default the sample alone, which proves little.
         inputs: Names of the inputs of the graph, taken out of the batch by name; by default all of the sample.
-        labels: Name of the labels in the batches of `rows`, (B,) in [0, 1], for AUC and NDCG. Never an input.
+        labels: Name of the labels in the batches of `rows`, (B,) or (B, T) in [0, 1], for AUC and NDCG. Never an input.
         items: Inputs that describe the item: they vary within the lists that top-k is compared on.
         vocabulary_sizes: Rows of the table that an integer input indexes, or of each of its columns: ids outside are
             read as 0. Without it the graph looks up whatever row it is asked for.
         gives: What `forward` answers: `"logit"`, or `"score"`: a probability.
-        output: Key or position of the answer, where `forward` answers a mapping or a sequence.
+        output: Key or position of the answer, where `forward` answers a mapping or a sequence; several, such as
+            `["click", "order"]`, for a model of several tasks: they name the columns of `logit` and `score`.
         precision: As in `export_bundle`.
         target: Where it will run; it decides what `"auto"` tries first.
         gates: Limits other than the defaults, by the gate's path.
@@ -86,7 +87,7 @@ def export_onnx(
     few = _named(_declared(module, sample), names)
     batches = [few] if rows is None else [_named(batch, names, labels) for batch in rows]
     whole = {name: np.concatenate([part[name] for part in batches]) for name in batches[0]}
-    marks = None if labels is None or rows is None else whole.pop(labels).astype(np.float32).reshape(-1)
+    marks = None if labels is None or rows is None else _labels(whole.pop(labels))
     encoded = EncodedRows.of(whole)
     if len(encoded) < 2:
         raise ConfigurationError(f"{len(encoded)} rows to judge on, at least 2 are needed", "give `rows` more batches")
@@ -97,7 +98,10 @@ def export_onnx(
         labels=marks,
         sizes=_sizes(vocabulary_sizes or {}, whole),
         items={name: np.arange(_known(name, whole, "items")[0].size) for name in items},
-        slices=slices_of({n: v for n, v in whole.items() if v.ndim == 1 and v.dtype.kind in "bi"}, marks),
+        slices=slices_of(
+            {n: v for n, v in whole.items() if v.ndim == 1 and v.dtype.kind in "bi"},
+            marks if marks is None or marks.ndim == 1 else marks[:, 0],
+        ),
     )
     changed = encoded[: max(_CHANGED, _FEWEST)]
 
@@ -190,6 +194,11 @@ def _known(name: str, whole: Mapping[str, NDArray[Any]], argument: str) -> NDArr
         listed = ", ".join(f"`{known}`" for known in whole)
         raise ConfigurationError(f"`{argument}` names `{name}`, which is no input", f"use one of {listed}")
     return whole[name]
+
+
+def _labels(values: NDArray[Any]) -> NDArray[np.float32]:
+    marks = values.astype(np.float32)
+    return marks if marks.ndim == 2 and marks.shape[1] > 1 else marks.reshape(-1)
 
 
 def _constant(values: NDArray[Any]) -> bool:

@@ -13,12 +13,13 @@ from torch import nn
 
 from lightning_mp.data.vocabulary import MISSING_INTEGER, MISSING_TEXT, Vocabulary
 from lightning_mp.errors import ParityError
+from lightning_mp.export.encode_raw import encode_raw
 from lightning_mp.export.encoded_rows import EncodedRows, Logits, session_logits
-from lightning_mp.export.encoder_graph import UNKNOWN
 from lightning_mp.export.missing_fills import NO_FILLS, MissingFills
 from lightning_mp.export.parity import SATURATED
-from lightning_mp.export.raw_rows import encode_rows
-from lightning_mp.schema import FeatureSchema
+from lightning_mp.export.raw_features import HISTORY, UNKNOWN, item_key
+from lightning_mp.export.raw_lists import lost_entries
+from lightning_mp.schema import Feature, FeatureSchema
 
 Answer = Callable[[Mapping[str, NDArray[Any]]], Logits]
 
@@ -31,7 +32,7 @@ _STOP: Final = "report this: the exporter and torch disagree about this network"
 
 
 def check_core(
-    expected: Logits, session: Any, rows: EncodedRows, sizes: Mapping[str, Sequence[int]], tolerance: float = TOLERANCE
+    expected: Logits, session: Any, rows: EncodedRows, sizes: Mapping[str, Sequence[Any]], tolerance: float = TOLERANCE
 ) -> dict[str, float]:
     """Compare `model.onnx` with what it must answer, in batches of 1, 7 and all rows, twice, and on odd ids.
 
@@ -113,23 +114,36 @@ def check_encoder(
     """
     names = [output.name for output in session.get_outputs()]
     graph = dict(zip((name.rpartition("/")[2] for name in names), session.run(names, dict(raw)), strict=True))
-    plain = EncodedRows(*encode_rows(schema, vocabularies, raw, fills)).feeds
-    for name, features in (("ids", schema.ids), ("dense", schema.dense)):
-        wide = [feature for feature in features for _ in range(feature.width if name == "dense" else 1)]
-        for column, feature in enumerate(wide):
-            ours, theirs = plain[name][:, column], graph[name][:, column]
-            wrong = np.flatnonzero(~((ours == theirs) | (np.isnan(ours) & np.isnan(theirs))))
-            if wrong.size:
-                row = wrong[0]
-                raise ParityError(
-                    f"feature `{feature.name}`: {raw[feature.name][row]!r} becomes {theirs[row]!r} in `pipeline.onnx`, "
-                    f"{ours[row]!r} in training",
-                    _STOP,
-                )
-    for column, feature in enumerate(schema.ids):
-        given = np.array([value not in (MISSING_TEXT, MISSING_INTEGER) for value in raw[feature.name]], dtype=np.bool_)
-        if not np.array_equal(graph[UNKNOWN][:, column], given & (plain["ids"][:, column] == 0)):
+    plain = encode_raw(schema, vocabularies, raw, fills).feeds
+    several, sequences = schema.of_kind("multi_categorical"), schema.of_kind("sequence")
+    wide = [feature for feature in schema.dense for _ in range(feature.width)]
+    for name, features in (("ids", schema.ids), ("dense", wide), ("multi", several)):
+        for column, feature in enumerate(features):
+            _require_same(feature, plain[name][:, column], graph[name][:, column], raw)
+    for name, single in ((HISTORY, next(iter(sequences), None)), ("target", item_key(schema))):
+        if single is not None:
+            _require_same(single, plain[name], graph[name], raw)
+    lost = [
+        np.array([value not in (MISSING_TEXT, MISSING_INTEGER) for value in raw[feature.name]], dtype=np.bool_)
+        & (plain["ids"][:, column] == 0)
+        for column, feature in enumerate(schema.ids)
+    ]
+    lost += list(lost_entries(schema, vocabularies, raw).T)
+    for column, feature in enumerate((*schema.ids, *several, *sequences[:1])):
+        if not np.array_equal(graph[UNKNOWN][:, column], lost[column]):
             raise ParityError(f"feature `{feature.name}`: `pipeline.onnx` takes known values for unknown", _STOP)
+
+
+def _require_same(feature: Feature, ours: NDArray[Any], theirs: NDArray[Any], raw: Mapping[str, NDArray[Any]]) -> None:
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    wrong = np.flatnonzero(~same.reshape(len(same), -1).all(axis=1))
+    if wrong.size:
+        row = wrong[0]
+        raise ParityError(
+            f"feature `{feature.name}`: {raw[feature.name][row]!r} becomes {theirs[row]!r} in `pipeline.onnx`, "
+            f"{ours[row]!r} in training",
+            _STOP,
+        )
 
 
 def check_inputs(
@@ -169,7 +183,7 @@ def check_inputs(
     return {"largest": max(differences.values(), default=0.0), "silent": silent}
 
 
-def _unknown_ids(session: Any, rows: EncodedRows, sizes: Mapping[str, Sequence[int]]) -> tuple[Any, Any]:
+def _unknown_ids(session: Any, rows: EncodedRows, sizes: Mapping[str, Sequence[Any]]) -> tuple[Any, Any]:
     """Logits of ids outside of their tables, and of row 0 in their place."""
     feeds = rows.feeds
     outside, zeros = dict(feeds), dict(feeds)

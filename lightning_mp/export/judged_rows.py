@@ -27,8 +27,8 @@ class JudgedRows:
     Attributes:
         split: Where they come from: `"test"`, `"validation"`, `"train"`, or `"given"`.
         rows: The rows, encoded.
-        labels: (N,) in [0, 1], or `None`.
-        sizes: Vocabulary size of each column of the inputs that hold ids.
+        labels: (N,) or (N, T) in [0, 1], or `None`.
+        sizes: Vocabulary sizes of the inputs that hold ids, in a shape that broadcasts with a row of the input.
         items: Columns of each input that describe the item and vary within a list.
         slices: Parts of the rows by name, (N,) bool each.
     """
@@ -36,16 +36,17 @@ class JudgedRows:
     split: str
     rows: EncodedRows
     labels: NDArray[np.float32] | None = None
-    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    sizes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     items: Mapping[str, NDArray[np.intp]] = field(default_factory=dict)
     slices: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
 
-    def by_slice(self, reference: Logits, exported: Logits) -> dict[str, Any]:
+    def by_slice(self, reference: Logits, exported: Logits, task: int = 0) -> dict[str, Any]:
         """What an export changed, slice by slice.
 
         Args:
             reference: (N,) logits of the trained module.
             exported: (N,) logits of the file.
+            task: Column of the labels that belongs to them.
 
         Returns:
             `worst_logit_p99` over slices of at least 200 rows and which it is (`worst`), and `slices`: for each its
@@ -64,16 +65,16 @@ class JudgedRows:
                 "rows": int(part.sum()),
                 "logit_p99": float(np.quantile(away, 0.99)),
                 "mean_score_difference": abs(after / before - 1.0) if before else 0.0,
-                "auc_difference": self._auc_difference(part, ours, theirs),
+                "auc_difference": self._auc_difference(part, ours, theirs, task),
             }
         judged = {name: entry["logit_p99"] for name, entry in found.items() if entry["rows"] >= ENOUGH_ROWS}
         worst = max(judged, key=judged.__getitem__, default=None)
         return {"worst_logit_p99": None if worst is None else judged[worst], "worst": worst, "slices": found}
 
-    def _auc_difference(self, part: NDArray[np.bool_], ours: Any, theirs: Any) -> float | None:
-        if self.labels is None:
+    def _auc_difference(self, part: NDArray[np.bool_], ours: Any, theirs: Any, task: int) -> float | None:
+        if self.labels is None or (self.labels.ndim == 2 and task >= self.labels.shape[1]):
             return None
-        labels = self.labels[part] > 0
+        labels = (self.labels if self.labels.ndim == 1 else self.labels[:, task])[part] > 0
         if int(labels.sum()) * int((~labels).sum()) < ENOUGH["auc"]:
             return None
         before, after = auc(labels, ours), auc(labels, theirs)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from lightning_mp.export.encoder_graph import DENSE, IDS, UNKNOWN
+from lightning_mp.export.encoder_graph import ENCODED
+from lightning_mp.export.raw_features import UNKNOWN
 
 PREFIX: Final = "model/"
 """Of the names that `model.onnx` has, inside `pipeline.onnx`."""
-_JOINTS: Final = {"ids": IDS, "dense": DENSE}
 _OUTPUTS: Final = ("logit", "score")
 
 
@@ -27,7 +27,8 @@ def write_pipeline(encoder: Any, core: Path, path: Path) -> None:
 
     model, merged = onnx.load(str(core), load_external_data=False), onnx.ModelProto()
     merged.CopyFrom(encoder)
-    _rename(model.graph, {**_JOINTS, **{name: name for name in _OUTPUTS}})
+    joints = {entry.name: f"{ENCODED}{entry.name}" for entry in model.graph.input}
+    _rename(model.graph, {**joints, **{name: name for name in _OUTPUTS}})
     graph = merged.graph
     graph.name = "pipeline"
     graph.node.extend(model.graph.node)

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from lightning_mp.data import transforms
 from lightning_mp.data.vocabulary import MISSING_INTEGER, MISSING_TEXT, Vocabulary
-from lightning_mp.export.encoder_graph import LARGEST, raw_inputs
+from lightning_mp.export.encoder_graph import LARGEST
 from lightning_mp.export.missing_fills import NO_FILLS, MissingFills
+from lightning_mp.export.raw_features import datatype, raw_inputs
+from lightning_mp.export.raw_lists import decode_lists, stranger
 from lightning_mp.schema import FeatureSchema
 
 Columns = Mapping[str, NDArray[Any]]
+_HOSTILE_LENGTH = 40
 
 
 def decode_rows(
@@ -23,6 +26,8 @@ def decode_rows(
     ids: NDArray[np.integer[Any]],
     dense: NDArray[np.floating[Any]],
     fills: MissingFills = NO_FILLS,
+    *,
+    lists: Mapping[str, NDArray[np.integer[Any]]] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Raw values that encode to these rows; a number may come back one rounding step beside the stored one.
 
@@ -32,28 +37,29 @@ def decode_rows(
         ids: (N, F) vocabulary rows.
         dense: (N, D) transformed numbers.
         fills: What stands in for missing values beyond the schema.
+        lists: `multi` (N, M, L) and `history` (N, L), where the schema has such features.
 
     Returns:
-        For every input of `pipeline.onnx` an array (N,) of `str` objects, int64 or float64. Row 0 becomes the
+        For every input of `pipeline.onnx` an array of `str` objects, int64 or float64: (N,), (N, d) of a vector, or
+        (N, width) of a list. Row 0 becomes the
         missing value; where that would be told or filled, a value that the vocabulary does not hold.
     """
-    datatypes = {entry.name: entry.datatype for entry in raw_inputs(schema)}
     raw: dict[str, NDArray[Any]] = {}
     for column, feature in enumerate(schema.ids):
-        text = datatypes[feature.name] == "BYTES"
+        text = datatype(feature) == "BYTES"
         values = vocabularies[feature.name].decode(ids[:, column])
         told = feature.name in fills.modes or feature.name in fills.indicators.values()
         missing = MISSING_TEXT if text else MISSING_INTEGER
-        values = np.where(ids[:, column] == 0, _stranger(vocabularies[feature.name], text) if told else missing, values)
+        values = np.where(ids[:, column] == 0, stranger(vocabularies[feature.name], text) if told else missing, values)
         raw[feature.name] = values.astype(np.object_ if text else np.int64)
     column = 0
     for feature in schema.dense:
-        wide = transforms.width(feature.transform.kind) > 1
+        wide = feature.kind == "vector" or transforms.width(feature.transform.kind) > 1
         stored = dense[:, column : column + feature.width] if wide else dense[:, column]
         with np.errstate(over="ignore"):  # what was clipped may come from beyond float64
             raw[feature.name] = transforms.invert(feature.transform, stored.astype(np.float64))
         column += feature.width
-    return raw
+    return {**raw, **decode_lists(schema, vocabularies, lists or {})}
 
 
 def encode_rows(
@@ -64,7 +70,7 @@ def encode_rows(
     Args:
         schema: The features.
         vocabularies: Of every id and categorical feature, by name.
-        raw: One array (N,) a feature, as `decode_rows` gives them.
+        raw: One array a feature, as `decode_rows` gives them; those of lists are for `encode_lists`.
         fills: What stands in for missing values beyond the schema.
 
     Returns:
@@ -98,19 +104,11 @@ def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.array([value != value or value in (MISSING_TEXT, MISSING_INTEGER) for value in values.tolist()], np.bool_)  # noqa: PLR0124
 
 
-def _stranger(vocabulary: Vocabulary, text: bool) -> str | int:
-    """A value that a vocabulary does not hold, and that is not the missing one."""
-    known = set(vocabulary.entries.tolist())
-    if text:
-        return next(word for word in ("?" * length for length in range(1, len(known) + 2)) if word not in known)
-    return next(number for number in range(-1, -len(known) - 2, -1) if number not in known)
-
-
 def hostile_rows(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary]) -> dict[str, NDArray[Any]]:
     """Raw rows that a service will meet one day: missing, unknown, infinite, subnormal and huge values.
 
     Returns:
-        As `decode_rows`, 16 rows.
+        As `decode_rows`, 16 rows; lists of up to 40 entries with gaps, and empty ones.
     """
     numbers = [np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, -(2.0**-25), 6e-8, 6.1e-5, 65504.0, 65520.0, -7e4, 1e300]
     raw: dict[str, NDArray[Any]] = {}
@@ -123,5 +121,9 @@ def hostile_rows(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary]) 
             odd: list[Any] = ["", " ", "-1", "\N{PILE OF POO}", "a" * 300] if text else [MISSING_INTEGER, -1, 0, 2**62]
             values = [*odd, *known, *(f"{key} " if text else key ^ 1 for key in known)]
         dtype = {"BYTES": np.object_, "INT64": np.int64, "FP64": np.float64}[entry.datatype]
-        raw[entry.name] = np.array([values[row % len(values)] for row in range(16)], dtype=dtype)
+        width = _HOSTILE_LENGTH if entry.is_list else entry.shape[0] if entry.shape else 1
+        flat: NDArray[Any] = np.array([values[place % len(values)] for place in range(16 * width)], dtype=dtype)
+        if entry.is_list:
+            flat.reshape(16, width)[:3] = MISSING_TEXT if entry.datatype == "BYTES" else MISSING_INTEGER
+        raw[entry.name] = flat.reshape(16, *([width] if entry.shape else []))
     return raw

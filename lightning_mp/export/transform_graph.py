@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from lightning_mp.data.quantile_transform import knots_of
+from lightning_mp.export.graph_nodes import GraphNodes
 from lightning_mp.schema import Feature
 
 _SCALED: Final = {
@@ -18,27 +19,17 @@ _SCALED: Final = {
 }
 
 
-class _GraphNodes(Protocol):
-    """A graph in the making; it holds `encoded/zero`, `encoded/one` and `encoded/axis`."""
-
-    def add(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Add a node and name its output."""
-
-    def constant(self, value: np.ndarray[Any, Any], name: str) -> str:
-        """Add a constant and name it."""
-
-
-def transformed(graph: _GraphNodes, feature: Feature, value: str, here: str) -> list[str]:
+def transformed(graph: GraphNodes, feature: Feature, value: str, here: str) -> list[str]:
     """Add a feature's transform.
 
     Args:
         graph: To add to.
-        feature: A numeric one.
-        value: Name of its number, double, shape (batch,).
+        feature: A number, or a vector.
+        value: Name of it, double, shape (batch,) or (batch, d).
         here: Prefix of the names inside.
 
     Returns:
-        Names of the columns it becomes, double, shape (batch,): as many as `feature.width`.
+        Names of what it becomes, double, each of the shape of `value`; two for `log1p_flag`.
     """
     kind, fitted = feature.transform.kind, feature.transform.constants
     value = _valid(graph, fitted, value, here)
@@ -71,7 +62,7 @@ def transformed(graph: _GraphNodes, feature: Feature, value: str, here: str) -> 
     return [value, graph.add("Cast", [is_zero], f"{here}/flag", to=TensorProto.DOUBLE)]
 
 
-def _valid(graph: _GraphNodes, fitted: dict[str, float], value: str, here: str) -> str:
+def _valid(graph: GraphNodes, fitted: dict[str, float], value: str, here: str) -> str:
     """Numbers outside the valid range become the one that stands in."""
     for name, operator in (("valid_from", "Less"), ("valid_to", "Greater")):
         if name in fitted:
@@ -82,18 +73,18 @@ def _valid(graph: _GraphNodes, fitted: dict[str, float], value: str, here: str) 
     return value
 
 
-def _quantile(graph: _GraphNodes, fitted: dict[str, float], value: str, here: str) -> str:
+def _quantile(graph: GraphNodes, fitted: dict[str, float], value: str, here: str) -> str:
     """The place between two knots: how many knots are not above the number tells which ones."""
     from onnx import TensorProto
 
     x, y, slopes = knots_of(fitted)
     low, high = (graph.constant(np.array(x[at]), f"{here}/knot_{at}") for at in (0, -1))
     inside = graph.add("Clip", [value, low, high], f"{here}/inside")
-    column = graph.add("Unsqueeze", [inside, "encoded/axis"], f"{here}/inside_column")
+    column = graph.add("Unsqueeze", [inside, "encoded/last"], f"{here}/inside_column")
     knots = graph.constant(x[None, 1:] if len(x) > 1 else np.full((1, 1), np.inf), f"{here}/knots")
     reached = graph.add("GreaterOrEqual", [column, knots], f"{here}/reached")
     counts = graph.add("Cast", [reached], f"{here}/reached_int", to=TensorProto.INT64)
-    place = graph.add("ReduceSum", [counts, "encoded/axis"], f"{here}/place", keepdims=0)
+    place = graph.add("ReduceSum", [counts, "encoded/last"], f"{here}/place", keepdims=0)
     picked = [
         graph.add("Gather", [graph.constant(table, f"{here}/table_{name}"), place], f"{here}/{name}")
         for name, table in (("x", x), ("y", y), ("slope", slopes))

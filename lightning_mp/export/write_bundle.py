@@ -18,9 +18,11 @@ from lightning_mp.artifacts import replacing
 from lightning_mp.bundle import MODEL, PARITY, PIPELINE, Bundle, seal, writing
 from lightning_mp.errors import ParityError
 from lightning_mp.export.attempt import Answer, Attempt, attempt
+from lightning_mp.export.encoded_rows import module_logits
 from lightning_mp.export.graph_precision import initializer_types
 from lightning_mp.export.judged_rows import JudgedRows
 from lightning_mp.export.precision_policy import PrecisionPolicy
+from lightning_mp.export.task_names import task_names
 from lightning_mp.hardware.targets import Target
 from lightning_mp.manifest import METADATA_KEY, Manifest, TensorInput, TensorType
 
@@ -62,12 +64,12 @@ def write_bundle(
         ParityError: A gate failed. The report is at `<dirpath>.parity.json`; no bundle was written.
     """
     refusal = dirpath.with_name(f"{dirpath.name}.{PARITY}")
-    tried = policy.attempts(target)
+    tried, tasks = policy.attempts(target), _tasks(reference, judged, manifest)
     refused: list[Attempt] = []
     with writing(dirpath, overwrite=overwrite) as folder:
         for wanted in tried:
             made = attempt(
-                reference, judged, folder, wanted, policy, limits=gates,
+                reference, judged, folder, wanted, policy, tasks=tasks, limits=gates,
                 joint=lambda answer, tolerance: joint(answer, folder, tolerance),
             )  # fmt: skip
             if made.failed is None:
@@ -82,7 +84,7 @@ def write_bundle(
         finish(folder)
         precision = _record(policy, target, made, refused, folder)
         tensors = tuple(_tensor(name, values) for name, values in judged.rows.feeds.items())
-        sealed = replace(manifest, tensors=tensors, precision=precision, versions=_versions())
+        sealed = replace(manifest, tensors=tensors, tasks=tasks, precision=precision, versions=_versions())
         for name in (MODEL, PIPELINE):
             if (folder / name).is_file():
                 _annotate(folder / name, sealed)
@@ -90,6 +92,13 @@ def write_bundle(
         seal(folder, sealed)
     refusal.unlink(missing_ok=True)
     return Bundle.open(dirpath, verify=False)
+
+
+def _tasks(reference: nn.Module, judged: JudgedRows, manifest: Manifest) -> tuple[str, ...]:
+    """Names of the columns of the logits; none where there is one logit a row."""
+    few = module_logits(reference, judged.rows[:2])
+    labels = [feature.name for feature in manifest.schema.labels]
+    return task_names(reference, few.shape[1], labels) if few.ndim == 2 else ()
 
 
 def model_classes(module: nn.Module) -> dict[str, str]:
@@ -101,7 +110,7 @@ def model_classes(module: nn.Module) -> dict[str, str]:
 def _record(
     policy: PrecisionPolicy, target: Target, made: Attempt, refused: list[Attempt], folder: Path
 ) -> dict[str, Any]:
-    reason = "as asked"
+    reason = f"as asked; {made.report['note']}" if "note" in made.report else "as asked"
     if refused:
         reason = "; ".join(f"{entry.precision} was not taken: {entry.failed}" for entry in refused)
     elif policy.file == "auto":

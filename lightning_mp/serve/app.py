@@ -12,6 +12,7 @@ from lightning_mp.serve.body import Message, read_body
 from lightning_mp.serve.columns import shown
 from lightning_mp.serve.micro_batching import MicroBatcher
 from lightning_mp.serve.open_inference import (
+    by_task,
     columns_of_tensors,
     model_metadata,
     requested_outputs,
@@ -34,6 +35,8 @@ _EXTRA_HEADERS: Final[dict[int, list[tuple[bytes, bytes]]]] = {
 
 class ScoringApp:
     """Answers `POST /score` with named rows and the Open Inference Protocol, version 2.
+
+    A model of several tasks answers `/score` with an object a row, `{task: number}`.
 
     Every reply is strict JSON; what is wrong with a request is told as `{"error": ..., "hint": ...}` with a 4xx
     status. Of a name that stands twice in one JSON object the last value counts.
@@ -63,7 +66,7 @@ class ScoringApp:
             raise ConfigurationError(f"`name` cannot be {name!r}: it is one part of a URL", "give a name without `/`")
         self._json = require("orjson", "serve")
         self._inputs, self._outputs = scorer.inputs, scorer.manifest.outputs
-        self._completed = scorer.completed
+        self._completed, self._tasks = scorer.completed, scorer.tasks
         self._indexed = scorer.indexed
         self._on_demand = ("unknown", "missing") if scorer.tells_unknown else ("missing",)
         self._batcher = MicroBatcher(scorer, max_queued_rows=max_queued_rows)
@@ -145,6 +148,8 @@ class ScoringApp:
         columns = columns_of_rows(self._inputs, self._completed(rows))
         scores = await self._batcher.score(columns, len(rows))
         reply: dict[str, object] = {"scores": scores.score, "logits": scores.logit}
+        if self._tasks:
+            reply = {name: by_task(values, self._tasks) for name, values in reply.items()}
         if scores.unknown is not None:
             reply["unknown"] = unknown_names(self._indexed, scores.unknown)
         reply["missing"] = missing_names(self._inputs, columns, len(rows))

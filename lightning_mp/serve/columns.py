@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from math import isfinite, nan
 from typing import Any, Final
@@ -37,7 +38,7 @@ def checked_column(spec: RawInput, values: Sequence[object], *, place: str) -> l
         place: How the sender knows the position of a value, with `{}` for the row: `"rows[{}]"`.
 
     Returns:
-        `str`, `int` or `float` values, as many as given.
+        `str`, `int` or `float` values, as many as given; of a list or a vector one list of them a row.
 
     Raises:
         RequestError: A value is of another type, out of range, or missing though the input is required.
@@ -46,6 +47,8 @@ def checked_column(spec: RawInput, values: Sequence[object], *, place: str) -> l
         >>> checked_column(RawInput(name="price", datatype="FP64"), [3, None, 4.5], place="rows[{}]")
         [3, nan, 4.5]
     """
+    if spec.shape:
+        return [_several(spec, value, place.format(row)) for row, value in enumerate(values)]
     types = set(map(type, values))
     if types <= _PLAIN[spec.datatype] and _in_range(spec, values):
         return list(values)
@@ -67,6 +70,23 @@ def checked_column(spec: RawInput, values: Sequence[object], *, place: str) -> l
     return column
 
 
+def _several(spec: RawInput, value: object, place: str) -> list[Any]:
+    """The values of one row: a vector's, NaN where it is missing, or a list's without what is missing in it."""
+    if value is None and spec.is_list:
+        return []
+    if value is None and not spec.required:
+        return [MISSING[spec.datatype]] * spec.shape[0]
+    given = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(given, list | tuple) or (not spec.is_list and len(given) != spec.shape[0]):
+        wanted = "a list" if spec.is_list else f"a list of {spec.shape[0]} numbers"
+        if value is None:
+            raise RequestError(f"`{place}`: `{spec.name}` is missing, and the model needs it", "send it with every row")
+        raise RequestError(f"`{place}`: `{spec.name}` is {shown(value)}, not {wanted}", f"send {wanted}")
+    one = replace(spec, shape=(), required=spec.required and not spec.is_list)
+    entries = checked_column(one, given, place=f"{place}.{spec.name}[{{}}]")
+    return [entry for entry in entries if entry != MISSING[spec.datatype]] if spec.is_list else entries
+
+
 _PLAIN: Final[dict[Datatype, set[type]]] = {"BYTES": {str}, "INT64": {int}, "FP64": {float, int}}
 
 
@@ -83,6 +103,13 @@ def _in_range(spec: RawInput, values: Sequence[Any]) -> bool:
         return all(map(isfinite, values))
     except OverflowError:  # a Python integer that no float64 reaches
         return False
+
+
+def missing_value(spec: RawInput) -> Any:
+    """What one row of an input holds when nothing was given."""
+    if spec.is_list:
+        return []
+    return [MISSING[spec.datatype]] * spec.shape[0] if spec.shape else MISSING[spec.datatype]
 
 
 def unknown_name(name: object, known: Sequence[str], *, place: str) -> RequestError:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lightning_mp.manifest import Datatype, Manifest, RawInput
-from lightning_mp.serve.columns import MISSING, checked_column, shown, unknown_name
+from lightning_mp.serve.columns import checked_column, missing_value, shown, unknown_name
 from lightning_mp.serve.request_error import RequestError
 from lightning_mp.serve.scorer import Scores
 
@@ -16,6 +16,7 @@ _ACCEPTED: Final[dict[Datatype, tuple[str, ...]]] = {
     "FP64": ("FP64", "FP32", "FP16", "INT64", "INT32", "INT16", "INT8", "UINT32", "UINT16", "UINT8"),
 }
 _SHAPE_HINT = "send shape [rows] or [rows, 1], the same rows for every input"
+_WIDE_HINT = "send shape [rows, {}], the same rows for every input; null where a list is shorter"
 
 
 def columns_of_tensors(
@@ -73,7 +74,7 @@ def _columns(inputs: tuple[RawInput, ...], tensors: list[Any], max_rows: int) ->
 def _absent(spec: RawInput, rows: int) -> list[Any]:
     if spec.required and rows:
         raise RequestError(f"`inputs` lacks `{spec.name}`, and the model needs it", "send it")
-    return [MISSING[spec.datatype]] * rows
+    return [missing_value(spec)] * rows
 
 
 def _values(spec: RawInput, tensor: dict[str, Any], index: int) -> list[object]:
@@ -87,15 +88,29 @@ def _values(spec: RawInput, tensor: dict[str, Any], index: int) -> list[object]:
     if (
         not isinstance(shape, list)
         or not all(type(size) is int and size >= 0 for size in shape)
-        or len(shape) not in (1, 2)
-        or (len(shape) == 2 and shape[1] != 1)
+        or (spec.shape and (len(shape) != 2 or spec.shape[0] not in (-1, shape[1])))
+        or (not spec.shape and (len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1)))
     ):
-        raise RequestError(f"{place} has shape {shown(shape)}", _SHAPE_HINT)
+        width = "length" if spec.is_list else spec.shape[0] if spec.shape else 1
+        raise RequestError(f"{place} has shape {shown(shape)}", _WIDE_HINT.format(width) if spec.shape else _SHAPE_HINT)
+    if spec.shape:
+        return _rows(data, shape, place)
     if len(shape) == 2 and data and all(type(row) is list and len(row) == 1 for row in data):
         data = [row[0] for row in data]
     if len(data) != shape[0]:
         raise RequestError(f"{place} has {len(data)} values for shape {shown(shape)}", _SHAPE_HINT)
     return data
+
+
+def _rows(data: list[Any], shape: list[int], place: str) -> list[object]:
+    """Values of a matrix, row by row; they may be nested or flat."""
+    rows, width = shape
+    if len(data) == rows and all(isinstance(row, list) for row in data):
+        if all(len(row) == width for row in data):
+            return list(data)
+    elif len(data) == rows * width:
+        return [data[row * width : (row + 1) * width] for row in range(rows)]
+    raise RequestError(f"{place} does not have the values of shape {shown(shape)}", _WIDE_HINT.format(width))
 
 
 def too_many_rows(rows: int, max_rows: int) -> RequestError:
@@ -108,13 +123,19 @@ def tensors_of_scores(scores: Scores, *, names: tuple[str, ...]) -> list[dict[st
 
     Args:
         scores: What the model said.
-        names: The outputs asked for, out of `logit` and `score`.
+        names: The outputs asked for, out of `logit` and `score`; of several tasks (rows, tasks), in the order of the
+            metadata's `tasks`.
     """
     values = {"logit": scores.logit, "score": scores.score}
     return [
         {"name": name, "datatype": "FP32", "shape": list(values[name].shape), "data": values[name].reshape(-1)}
         for name in names
     ]
+
+
+def by_task(values: object, tasks: Sequence[str]) -> list[dict[str, float]]:
+    """Numbers (rows, tasks) as one object a row, by name of the task."""
+    return [dict(zip(tasks, row, strict=True)) for row in values.tolist()]  # type: ignore[attr-defined]  # an array
 
 
 def tensor_of_names(name: str, inputs: Sequence[RawInput], named: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -164,11 +185,15 @@ def model_metadata(manifest: Manifest, *, name: str) -> dict[str, Any]:
     Source:
         Open Inference Protocol, version 2, section "Model Metadata Response JSON Object".
     """
+    columns = [len(manifest.tasks)] if manifest.tasks else []
+    told = {"tasks": list(manifest.tasks)} if manifest.tasks else {}
     return {
         "name": name,
         "versions": ["1"],
         "platform": "onnx_onnxv1",
-        "inputs": [{"name": spec.name, "datatype": spec.datatype, "shape": [-1]} for spec in manifest.inputs],
-        "outputs": [{"name": output, "datatype": "FP32", "shape": [-1]} for output in manifest.outputs],
-        "properties": {"task": manifest.task, "schema_digest": manifest.schema.digest},
+        "inputs": [
+            {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape]} for spec in manifest.inputs
+        ],
+        "outputs": [{"name": output, "datatype": "FP32", "shape": [-1, *columns]} for output in manifest.outputs],
+        "properties": {"task": manifest.task, "schema_digest": manifest.schema.digest, **told},
     }

@@ -14,7 +14,7 @@ from lightning_mp.bundle import Bundle
 from lightning_mp.errors import BundleError
 from lightning_mp.hardware.session import open_session
 from lightning_mp.manifest import Datatype, Manifest, RawInput
-from lightning_mp.serve.columns import MISSING
+from lightning_mp.serve.columns import MISSING, missing_value
 from lightning_mp.serve.latest_features import LatestFeatures
 from lightning_mp.serve.request_error import RequestError
 from lightning_mp.serve.rows import columns_of_rows
@@ -32,8 +32,8 @@ class Scores:
     Attributes:
         logit: (B,) or (B, T) float32, finite.
         score: As `logit`, in [0, 1]: the chance of a click, or a preference.
-        unknown: (B, F) bool, one column an id or category in schema order: it was given, and the model does not know
-            it. `None` of a bundle whose graph does not tell.
+        unknown: (B, F) bool, one column an id or category in schema order, then one a list: it, or an entry of it, was
+            given, and the model does not know it. `None` of a bundle whose graph does not tell.
     """
 
     logit: NDArray[np.float32]
@@ -66,7 +66,7 @@ class Scorer:
         self.latest = LatestFeatures(bundle)
         for rows in _WARM_UP:
             try:
-                self.run({spec.name: [MISSING[spec.datatype]] * rows for spec in self.inputs}, rows)
+                self.run({spec.name: [missing_value(spec)] * rows for spec in self.inputs}, rows)
             except RequestError:
                 pass  # rows without any value may have no finite score; a request would be told so
             except Exception as error:
@@ -93,8 +93,14 @@ class Scorer:
 
     @property
     def indexed(self) -> tuple[str, ...]:
-        """Names of the ids and categories, in the order of `Scores.unknown`."""
-        return tuple(feature.name for feature in self.bundle.manifest.schema.ids)
+        """Names of the ids and categories, and then of the lists, in the order of `Scores.unknown`."""
+        keyed = [spec for spec in self.inputs if spec.datatype != "FP64"]
+        return tuple(spec.name for wanted in (False, True) for spec in keyed if spec.is_list is wanted)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the columns of logits and scores; none where there is one of each a row."""
+        return self.bundle.manifest.tasks
 
     @property
     def tells_unknown(self) -> bool:
@@ -131,15 +137,28 @@ class Scorer:
             RequestError: A score is not finite; the first such row is named.
         """
         if rows == 0:
-            empty = np.empty(0, dtype=np.float32)
+            empty = np.empty((0, len(self.tasks)) if self.tasks else 0, dtype=np.float32)
             return Scores(
                 empty, empty, np.empty((0, len(self.indexed)), dtype=np.bool_) if self.tells_unknown else None
             )
-        feeds = {spec.name: np.array(columns[spec.name], dtype=_NUMPY[spec.datatype]) for spec in self.inputs}
+        feeds = {
+            spec.name: _padded(spec, columns[spec.name])
+            if spec.is_list
+            else np.array(columns[spec.name], dtype=_NUMPY[spec.datatype])
+            for spec in self.inputs
+        }
         answer = dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
         scores = Scores(answer["logit"], answer["score"], answer.get(_UNKNOWN))
         require_finite(scores)
         return scores
+
+
+def _padded(spec: RawInput, rows: Sequence[Sequence[Any]]) -> NDArray[Any]:
+    """Lists of several lengths as a matrix, with missing entries behind, which the graph passes over."""
+    filled = np.full((len(rows), max(1, *map(len, rows))), MISSING[spec.datatype], dtype=_NUMPY[spec.datatype])
+    for row, values in enumerate(rows):
+        filled[row, : len(values)] = values
+    return filled
 
 
 def require_finite(scores: Scores) -> None:

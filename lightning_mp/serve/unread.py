@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_mp.manifest import RawInput
-from lightning_mp.serve.columns import MISSING
+from lightning_mp.serve.columns import missing_value
 
 
 def missing_names(inputs: Sequence[RawInput], columns: Mapping[str, Sequence[Any]], rows: int) -> list[list[str]]:
@@ -26,12 +26,12 @@ def missing_names(inputs: Sequence[RawInput], columns: Mapping[str, Sequence[Any
     Example:
         >>> from math import nan
         >>> price = RawInput(name="price", datatype="FP64")
-        >>> missing_names([price], {"price": [2.0, MISSING["FP64"]]}, 2)
+        >>> missing_names([price], {"price": [2.0, missing_value(price)]}, 2)
         [[], ['price']]
     """
     names: list[list[str]] = [[] for _ in range(rows)]
     for spec in inputs:
-        absent, column = MISSING[spec.datatype], columns[spec.name]
+        absent, column = missing_value(spec), columns[spec.name]
         if (
             absent in column and spec.derived_from is None
         ):  # NaN is found by identity: `checked_column` lets no other one in

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from lightning_mp.data import transforms
 from lightning_mp.data.vocabulary import MISSING_INTEGER, Vocabulary
 from lightning_mp.errors import ConfigurationError, ParityError
-from lightning_mp.export.encoder_graph import encoder_graph, raw_inputs
+from lightning_mp.export.encoder_graph import encoder_graph
 from lightning_mp.export.fidelity import check_encoder
+from lightning_mp.export.raw_features import raw_inputs
 from lightning_mp.export.raw_rows import decode_rows, encode_rows, hostile_rows
 from lightning_mp.hardware.session import open_session
 from lightning_mp.schema import Feature, FeatureSchema
@@ -159,11 +160,18 @@ def test_a_feature_with_the_name_of_an_inner_value_is_refused(name):
         raw_inputs(FeatureSchema(features=(numeric(name, "none", "float32"),)))
 
 
-def test_a_kind_that_cannot_be_encoded_yet_is_refused():
-    tags = Feature(name="tags", kind="multi_categorical", role="item", source_dtype="list<string>",
-                   stored_dtype="int32", width=4, vocabulary_size=9)  # fmt: skip
-    with pytest.raises(ConfigurationError, match="feature `tags` is of kind `multi_categorical`"):
-        raw_inputs(FeatureSchema(features=(tags,)))
+def test_what_a_batch_cannot_hold_is_refused():
+    clicks, orders = (
+        Feature(name=name, kind="sequence", role="user", source_dtype="int64", stored_dtype="int32", width=4,
+                vocabulary_size=9)
+        for name in ("clicks", "orders")
+    )  # fmt: skip
+    with pytest.raises(ConfigurationError, match="holds one `history`, and the schema has the sequences `clicks`, `or"):
+        raw_inputs(FeatureSchema(features=(clicks, orders)))
+    vector = Feature(name="taste", kind="vector", role="user", source_dtype="double", stored_dtype="float16", width=4,
+                     transform=transforms.fit("log1p_flag", np.array([0.0, 3.0])))  # fmt: skip
+    with pytest.raises(ConfigurationError, match="feature `taste` of kind `vector` is 4 columns wide, and its transf"):
+        raw_inputs(FeatureSchema(features=(vector,)))
 
 
 def test_decoded_rows_encode_to_the_stored_ones(prepared):

@@ -168,3 +168,30 @@ def test_ways_of_calling_are_told_from_the_signature():
 
     answer = BatchModule(Named(), ("user", "item"))({"user": torch.ones(3), "item": torch.full((3,), 5.0)})
     assert answer.tolist() == [3.0, 3.0, 3.0]
+
+
+class TwoAims(Matcher):
+    """One answer an aim, each with a column of its own."""
+
+    def forward(self, batch):
+        looked_up = torch.cat([self.user(batch["user"]), self.item(batch["item"]), batch["dense"]], dim=1)
+        click = self.tower(looked_up)
+        return {"order": click * 0.5 - 1.0, "click": click}
+
+
+def test_several_answers_become_named_tasks(tmp_path):
+    module, rows = TwoAims().eval(), [batch(300)]
+    rows[0]["label"] = torch.randint(0, 2, (300, 2)).float()
+    bundle = export_onnx(
+        module, tmp_path / "bundle", sample=batch(8), inputs=INPUTS, rows=rows, labels="label", items=["item"],
+        output=["click", "order"], precision="fp32",
+    )  # fmt: skip
+    assert bundle.manifest.tasks == ("click", "order")
+    given = batch(16)
+    with torch.no_grad():
+        answer = module(given)
+    feeds = {name: given[name].numpy().astype(np.int64 if name != "dense" else np.float32) for name in INPUTS}
+    logit = open_session(bundle.model).run(["logit"], feeds)[0]
+    np.testing.assert_allclose(logit[:, :1], answer["click"].numpy(), atol=1e-5)
+    np.testing.assert_allclose(logit[:, 1:], answer["order"].numpy(), atol=1e-5)
+    assert check_bundle(bundle.path).ok
