@@ -23,6 +23,7 @@ def boosted_trees(
     version: int | None = None,
     max_rows: int = 1_000_000,
     rounds: int = 500,
+    learning_rate: float = 0.05,
     patience: int = 25,
     prior: float = 10.0,
     seed: int = 0,
@@ -40,6 +41,7 @@ def boosted_trees(
         version: Of the store; the latest one when left out.
         max_rows: Training rows that are used, the latest.
         rounds: Trees at most; 100 where there is no validation part to stop at.
+        learning_rate: Share of each tree that is added.
         patience: Trees without a better log loss on the validation part after which it stops.
         prior: Rows that the mean of all counts for in the means of users and items.
         seed: Of LightGBM, which is asked to be deterministic.
@@ -58,7 +60,13 @@ def boosted_trees(
         Ke et al., LightGBM: a highly efficient gradient boosting decision tree, NeurIPS 2017; means of earlier rows:
         Prokhorenkova et al., CatBoost: unbiased boosting with categorical features, NeurIPS 2018, section 3.2.
     """
-    for name, value in (("max_rows", max_rows), ("rounds", rounds), ("patience", patience), ("prior", prior)):
+    for name, value in (
+        ("max_rows", max_rows),
+        ("rounds", rounds),
+        ("patience", patience),
+        ("prior", prior),
+        ("learning_rate", learning_rate),
+    ):
         if not value > 0:
             raise ConfigurationError(f"`{name}` must be above 0, got {value!r}", "leave it out")
     lightgbm = require("lightgbm", "search")
@@ -74,7 +82,7 @@ def boosted_trees(
     train = _latest(tables["train"], max_rows)
     options = {
         "objective": "cross_entropy",
-        "learning_rate": 0.05,
+        "learning_rate": learning_rate,
         "min_data_in_leaf": 50,
         "seed": seed,
         "deterministic": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from lightning_mp.baselines.boosted_trees import boosted_trees
 from lightning_mp.baselines.item_mean import item_mean
 from lightning_mp.baselines.popularity import popularity
 from lightning_mp.baselines.running_user_item_mean import running_user_item_mean
@@ -19,8 +21,10 @@ from lightning_mp.errors import DataError
 from lightning_mp.metrics.auc import AUC
 from lightning_mp.metrics.log_loss import LogLoss
 from lightning_mp.running.metrics_table import MetricsRow, MetricsTable
+from lightning_mp.running.rivals import doubt, slices_of, user_auc_of
 
 MODEL: Final = "model"
+TREES: Final = "boosted trees"
 BEST: Final = "best possible (true probabilities)"
 
 Floats = NDArray[np.float64]
@@ -30,11 +34,12 @@ Ints = NDArray[np.int64]
 def evaluate(
     store: FeatureStore, *, row: ArrayLike, score: ArrayLike, log: str | Path | None = None, version: int | None = None
 ) -> MetricsTable:
-    """Metrics of the model, of four baselines and of the true probabilities, all on the rows that the model scored.
+    """Metrics of the model, of simple baselines and of the true probabilities, all on the rows that the model scored.
 
-    The static baselines are fitted on all rows before the test part (training and validation); the running one
-    goes on learning through the test part, strictly point in time. A label between 0 and 1 counts as positive in the
-    AUC when it is above 0, as it does in `RankingModule`.
+    The static baselines are fitted on all rows before the test part (training and validation); boosted trees, where
+    LightGBM is installed, on the latest 200,000 training rows; the running one goes on learning through the test part,
+    strictly point in time. A label between 0 and 1 counts as positive in the AUC when it is above 0, as it does in
+    `RankingModule`.
 
     Args:
         store: With a test part; its rows know their user, item and time.
@@ -60,24 +65,37 @@ def evaluate(
     user, item, time = (np.concatenate([getattr(parts[p], key) for p in names]) for key in ("user", "item", "time"))
     label = np.concatenate([parts[p].labels[:, 0] for p in names]).astype(np.float64)
     history = len(label) - len(parts["test"])
-    target, chosen = label[history:][where], history + where
-    lines = [_line(MODEL, scores, target, probabilities=True)]
-    if user.min() >= 0 and item.min() >= 0:
-        past = slice(0, history)
-        lines += [
-            _line("popularity", popularity(item[past], item[chosen]), target),
-            _line("item mean", item_mean(item[past], label[past], item[chosen]), target, probabilities=True),
-            _line(
-                "user + item mean",
-                user_item_mean(user[past], item[past], label[past], user[chosen], item[chosen]),
-                target,
-            ),
-            _line("running user + item mean", running_user_item_mean(user, item, time, label)[chosen], target),
-        ]
-    notes = _not_beaten(lines)
+    target, chosen, past = label[history:][where], history + where, slice(0, history)
+    keyed = bool(user.min() >= 0 and item.min() >= 0)
+    entries = {MODEL: (scores, True)}
+    if keyed:
+        static = user_item_mean(user[past], item[past], label[past], user[chosen], item[chosen])
+        entries |= {
+            "popularity": (popularity(item[past], item[chosen]), False),
+            "item mean": (item_mean(item[past], label[past], item[chosen]), True),
+            "user + item mean": (static, False),
+            "running user + item mean": (running_user_item_mean(user, item, time, label)[chosen], False),
+        }
+    notes: list[str] = []
+    trees = _trees(store, version, notes)
+    if trees is not None:
+        entries[TREES] = (trees[where], True)
+    of_users = user[chosen] if keyed else None
+    lines = [_line(name, values, target, of_users, probabilities=known) for name, (values, known) in entries.items()]
+    notes = _not_beaten(lines) + notes
+    rival = max((line for line in lines[1:] if line.auc is not None), key=lambda line: line.auc or 0, default=None)
     if log is not None and store.manifest_of(version).schema.labels[0].name == "click":
-        lines.append(_line(BEST, true_probabilities(log, rows), target, probabilities=True))
+        lines.append(_line(BEST, true_probabilities(log, rows), target, of_users, probabilities=True))
         notes += _beside_the_best(lines[0], lines[-1], target)
+    theirs = None if rival is None else entries[rival.name][0]
+    inside = max(
+        (line for line in lines[1:] if line.user_auc is not None and line.name != BEST),
+        key=lambda line: line.user_auc or 0,
+        default=None,
+    )
+    if inside is not None and of_users is not None:
+        told = doubt(scores, entries[inside.name][0], inside.name, target, of_users)
+        notes += [] if told is None else [told]
     notes += [
         f"`{line.name}` has an undefined metric: {line.undefined}" for line in lines if line.undefined is not None
     ]
@@ -87,7 +105,21 @@ def evaluate(
         f"unseen in training: {unseen['users']:,} users ({unseen['user_rows'] / len(target):.0%} of the rows), "
         f"{unseen['items']:,} items ({unseen['item_rows'] / len(target):.0%})"
     )
-    return MetricsTable(rows=tuple(lines), notes=tuple(notes), unseen=unseen)
+    known, here = (user[train], item[train]), (user[chosen], item[chosen])
+    return MetricsTable(
+        rows=tuple(lines),
+        notes=tuple(notes),
+        unseen=unseen,
+        slices=slices_of(scores, theirs, target, known, here) if keyed else (),
+        rival=None if rival is None else rival.name,
+    )
+
+
+def _trees(store: FeatureStore, version: int | None, notes: list[str]) -> Floats | None:
+    if find_spec("lightgbm") is None:
+        notes.append(f"`{TREES}` are left out: run `pip install 'lightning-mp[search]'` to see them here")
+        return None
+    return boosted_trees(store, version=version, max_rows=200_000, rounds=150, learning_rate=0.1)
 
 
 def _once(rows: Ints, scores: Floats) -> tuple[Ints, Floats]:
@@ -111,7 +143,7 @@ def _places(there: Ints, rows: Ints, path: Path) -> Ints:
     return np.asarray(order[place], dtype=np.int64)
 
 
-def _line(name: str, scores: Floats, target: Floats, *, probabilities: bool = False) -> MetricsRow:
+def _line(name: str, scores: Floats, target: Floats, user: Ints | None, *, probabilities: bool = False) -> MetricsRow:
     auc, loss = AUC(), LogLoss(from_logits=False)
     wide = torch.from_numpy(np.ascontiguousarray(scores))
     auc.update(wide, torch.from_numpy((target > 0).astype(np.float64)))
@@ -122,7 +154,10 @@ def _line(name: str, scores: Floats, target: Floats, *, probabilities: bool = Fa
         cost, reason = float(loss.compute()), reason or loss.reason
         if np.isposinf(cost):
             reason = "its log loss is infinite, since a score of 0 or 1 was wrong"
-    return MetricsRow(name=name, auc=_finite(area), log_loss=_finite(cost), rows=len(target), undefined=reason)
+    inside = None if user is None else user_auc_of(scores, target, user)
+    return MetricsRow(
+        name=name, auc=_finite(area), log_loss=_finite(cost), rows=len(target), user_auc=inside, undefined=reason
+    )
 
 
 def _finite(value: float) -> float | None:

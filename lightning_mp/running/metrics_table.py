@@ -22,6 +22,7 @@ class MetricsRow:
         auc: Area under the ROC curve; `None` where it is undefined.
         log_loss: Mean cross-entropy in nats; `None` where the scores are no probabilities, or it is undefined.
         rows: Test rows scored.
+        user_auc: Mean over the users of the AUC inside each, weighted by rows; `None` where no user has both classes.
         undefined: Why a metric is undefined; `None` where none is.
     """
 
@@ -29,7 +30,25 @@ class MetricsRow:
     auc: float | None
     log_loss: float | None
     rows: int
+    user_auc: float | None = None
     undefined: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRow:
+    """The model and its strongest rival on a part of the test rows.
+
+    Args:
+        name: Of the slice: `new users`, `tail items` and the like.
+        rows: Test rows in it.
+        auc: Of the model; `None` where it is undefined.
+        rival_auc: Of the baseline with the highest AUC over all rows.
+    """
+
+    name: str
+    rows: int
+    auc: float | None
+    rival_auc: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +62,8 @@ class MetricsTable:
         notes: What a reader should know, a sentence each: which baseline the model does not beat, and the like.
         unseen: How much of the test part training knew nothing of: `users`, `items` (distinct, in the test part
             and absent from the training part), `user_rows` and `item_rows` (test rows of such users and items).
+        slices: The model and its rival on the rows of new users, of head items and the like.
+        rival: Name of the baseline with the highest AUC; `None` where there is none.
 
     Example:
         >>> table = MetricsTable(rows=(MetricsRow(name="model", auc=0.75, log_loss=0.5, rows=10),), notes=(), unseen={})
@@ -53,6 +74,8 @@ class MetricsTable:
     rows: tuple[MetricsRow, ...]
     notes: tuple[str, ...]
     unseen: dict[str, int]
+    slices: tuple[SliceRow, ...] = ()
+    rival: str | None = None
 
     def row(self, name: str) -> MetricsRow:
         """The row of that name.
@@ -66,9 +89,9 @@ class MetricsTable:
         raise KeyError(name)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: `rows`, `notes`, `unseen`; what is undefined is `None`."""
+        """Plain values: `rows`, `notes`, `unseen`, `slices`, `rival`; what is undefined is `None`."""
         record = asdict(self)
-        return {**record, "rows": list(record["rows"]), "notes": list(self.notes)}
+        return {**record, **{name: list(record[name]) for name in ("rows", "notes", "slices")}}
 
     def write(self, path: str | Path) -> Path:
         """Write the table as JSON; the file is replaced whole or not at all.
@@ -84,13 +107,20 @@ class MetricsTable:
         return Path(path)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table, then the notes, a line each."""
+        """The table, the slices, then the notes, a line each."""
         table = Table("scored by", title="metrics on the test part", title_justify="left")
-        for heading in ("AUC", "log loss", "rows"):
+        for heading in ("AUC", "AUC in users", "log loss", "rows"):
             table.add_column(heading, justify="right")
         for row in self.rows:
-            table.add_row(row.name, _shown(row.auc), _shown(row.log_loss), f"{row.rows:,}")
+            table.add_row(row.name, _shown(row.auc), _shown(row.user_auc), _shown(row.log_loss), f"{row.rows:,}")
         yield table
+        if self.slices:
+            table = Table("AUC on", title_justify="left")
+            for heading in ("model", self.rival or "-", "rows"):
+                table.add_column(heading, justify="right")
+            for part in self.slices:
+                table.add_row(part.name, _shown(part.auc), _shown(part.rival_auc), f"{part.rows:,}")
+            yield table
         yield from self.notes
 
 

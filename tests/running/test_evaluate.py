@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,11 @@ from lightning_mp.data.synthetic.true_probabilities import true_probabilities
 from lightning_mp.data.synthetic.write import write_log
 from lightning_mp.errors import ArtifactError, DataError
 from lightning_mp.running.evaluate import BEST, MODEL, evaluate
+from lightning_mp.running.rivals import doubt
 
 FLAGS = {"click": "click", "cart": "cart", "order": "order"}
-BASELINES = ["popularity", "item mean", "user + item mean", "running user + item mean"]
+TREES = ["boosted trees"] if find_spec("lightgbm") else []
+BASELINES = ["popularity", "item mean", "user + item mean", "running user + item mean", *TREES]
 
 
 def stored(folder, label, **settings):
@@ -70,7 +73,62 @@ def test_model_baselines_and_best_possible_stand_on_the_same_rows(clicks):
         np.concatenate([p.item for p in before]), np.concatenate([p.labels[:, 0] for p in before]), test.item
     )
     assert table.row("item mean").auc == pytest.approx(area(static, target), abs=1e-6)
-    assert [row.log_loss is None for row in table.rows] == [False, True, False, True, True, False]
+    without = {row.name for row in table.rows if row.log_loss is None}
+    assert without == {"popularity", "user + item mean", "running user + item mean"}
+
+
+def inside_users(scores, target, user):
+    """AUC of each user with both classes, and its rows."""
+    users = [u for u in np.unique(user) if 0 < target[user == u].mean() < 1]
+    return {u: (area(scores[user == u], target[user == u]), (user == u).sum()) for u in users}
+
+
+def test_the_order_inside_each_user_and_on_slices_stands_beside(clicks):
+    log, store = clicks
+    test, train = store.load("test"), store.load("train")
+    score = np.random.default_rng().random(len(test))
+    table = evaluate(store, row=test.row, score=score, log=log)
+    target = test.labels[:, 0]
+    values = np.array(list(inside_users(score, target, test.user).values()))
+    assert table.row(MODEL).user_auc == pytest.approx(np.average(values[:, 0], weights=values[:, 1]), abs=1e-6)
+    rivals = [row for row in table.rows if row.name in BASELINES]
+    assert table.rival == max(rivals, key=lambda row: row.auc).name
+    slices = {part.name: part for part in table.slices}
+    new = ~np.isin(test.user, train.user)
+    assert slices["new users"].rows == new.sum()
+    assert slices["new users"].auc == pytest.approx(area(score[new], target[new]), abs=1e-6)
+    assert slices["new users"].rows + slices["known users"].rows == len(test)
+    of_items = [part.rows for name, part in slices.items() if name.endswith("items")]
+    assert sum(of_items) == len(test)
+    told = [note for note in table.notes if note.startswith("inside users ")]
+    assert len(told) == 1
+    strongest = max(rivals, key=lambda row: row.user_auc).name
+    assert f"`{strongest}`" in told[0]
+
+
+def test_a_model_that_wins_inside_users_is_told_so_and_an_equal_one_is_not(clicks):
+    log, store = clicks
+    test = store.load("test")
+    best = evaluate(store, row=test.row, score=true_probabilities(log, test.row), log=log)
+    assert [n for n in best.notes if n.startswith("inside users ")] != []
+    true, target, user = true_probabilities(log, test.row), test.labels[:, 0].astype(float), test.user
+    rng = np.random.default_rng()
+    noise = rng.normal(size=len(test))
+    assert doubt(true, noise, "noise", target, user).startswith("inside users the model beats `noise`: AUC +0.")
+    assert doubt(noise, true, "true", target, user).startswith("inside users `true` beats the model: AUC -0.")
+    same = doubt(true, true, "itself", target, user)
+    assert same.startswith("inside users the model and `itself` cannot be told apart: AUC +0.0000, 95 % between ")
+    assert same.endswith(f"over {len(inside_users(true, target, user)):,} users")
+    assert doubt(true, true, "itself", np.zeros(len(test)), user) is None
+
+
+def test_without_lightgbm_it_is_said_how_to_get_the_trees(clicks, monkeypatch):
+    _, store = clicks
+    test = store.load("test")
+    monkeypatch.setattr("lightning_mp.running.evaluate.find_spec", lambda name: None)
+    table = evaluate(store, row=test.row, score=np.full(len(test), 0.5))
+    assert [row.name for row in table.rows] == [MODEL, *BASELINES[:4]]
+    assert "`boosted trees` are left out: run `pip install 'lightning-mp[search]'` to see them here" in table.notes
 
 
 def test_a_part_of_the_test_rows_and_padded_ones_count_once(clicks):
@@ -88,7 +146,7 @@ def test_a_model_that_beats_no_baseline_is_told_so(clicks):
     test = store.load("test")
     table = evaluate(store, row=test.row, score=1 - true_probabilities(log, test.row), log=log)
     told = [note for note in table.notes if "does not beat" in note]
-    assert len(told) == 4
+    assert len(told) == len(BASELINES)
     assert told[1].startswith(f"the model does not beat `item mean`: AUC {table.row(MODEL).auc:.4f} against ")
     assert any("AUC below the best possible" in note for note in table.notes)
 
@@ -161,10 +219,14 @@ def test_it_is_shown_to_people_and_written_for_programs(clicks, tmp_path):
     rich.print(table, file=out)
     Console(file=out, width=100).print(table)
     text = out.getvalue()
-    assert all(name in text for name in (MODEL, *BASELINES, BEST, "AUC", "log loss", "unseen in training"))
+    assert all(
+        name in text
+        for name in (MODEL, *BASELINES, BEST, "AUC in users", "log loss", "tail items", "unseen in training")
+    )
     assert "0.5000" in text
     record = json.loads(table.write(tmp_path / "deep" / "metrics.json").read_text())
     assert record == table.to_dict()
+    assert record["slices"][0].keys() == {"name", "rows", "auc", "rival_auc"}
     assert record["rows"][1]["log_loss"] is None
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError, match="file"):
@@ -183,4 +245,5 @@ def test_a_store_without_users_and_items_has_no_baselines(tmp_path, clicks):
     words = {name: store.vocabulary(name) for name in ("user_id", "item_id")}
     bare.write(tables, schema=store.schema, vocabularies=words)
     table = evaluate(bare, row=bare.load("test").row, score=np.full(len(bare.load("test")), 0.5))
-    assert [row.name for row in table.rows] == [MODEL]
+    assert [row.name for row in table.rows] == [MODEL, *TREES]
+    assert (table.slices, table.row(MODEL).user_auc) == ((), None)
