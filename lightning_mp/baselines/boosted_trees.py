@@ -20,6 +20,7 @@ def boosted_trees(
     store: FeatureStore,
     *,
     part: str = "test",
+    label: int = 0,
     version: int | None = None,
     max_rows: int = 1_000_000,
     rounds: int = 500,
@@ -36,8 +37,9 @@ def boosted_trees(
     label in [0, 1] is a soft target, as in `RankingModule`.
 
     Args:
-        store: With a training part; the first label column is what is learned.
+        store: With a training part.
         part: The split to score.
+        label: Column of the labels that is learned.
         version: Of the store; the latest one when left out.
         max_rows: Training rows that are used, the latest.
         rounds: Trees at most; 100 where there is no validation part to stop at.
@@ -74,11 +76,12 @@ def boosted_trees(
     missing = [name for name in ("train", part) if name not in splits]
     if missing:
         raise DataError(f"the store `{store.path}` has no {missing[0]} part", "change `split`")
-    if not schema.labels:
-        raise DataError(f"the store `{store.path}` has no labels", "prepare it with a `label`")
+    if not 0 <= label < len(schema.labels):
+        raise DataError(f"the store `{store.path}` has {len(schema.labels)} labels", "prepare it with a `label`")
     names = list(dict.fromkeys(["train", *(["validation"] if "validation" in splits else []), part]))
     tables = {name: store.load(name, version) for name in names}
-    known = _known(tables, part, prior)
+    labels = {name: np.ascontiguousarray(table.labels[:, label]) for name, table in tables.items()}
+    known = _known(tables, labels, part, prior)
     train = _latest(tables["train"], max_rows)
     options = {
         "objective": "cross_entropy",
@@ -96,8 +99,8 @@ def boosted_trees(
         table = tables[name]
         return lightgbm.Dataset(
             _matrix(table, known[name], categories, rows),
-            label=table.labels[rows, 0],
-            weight=None if table.weight is None else table.weight[rows],
+            label=np.ascontiguousarray(labels[name][rows]),
+            weight=None if table.weight is None else np.ascontiguousarray(table.weight[rows]),
             categorical_feature=list(range(len(categories))),
             reference=reference,
             free_raw_data=True,
@@ -130,10 +133,12 @@ def _matrix(table: FeatureTable, known: NDArray[np.float32], categories: list[in
     return np.concatenate([ids.astype(np.float32), dense.astype(np.float32), known[rows]], axis=1)
 
 
-def _known(tables: dict[str, FeatureTable], part: str, prior: float) -> dict[str, NDArray[np.float32]]:
+def _known(
+    tables: dict[str, FeatureTable], labels: dict[str, NDArray[np.float32]], part: str, prior: float
+) -> dict[str, NDArray[np.float32]]:
     """Count and mean label of each row's user and item over strictly earlier rows of the parts that are not scored."""
     keys = {name: np.concatenate([getattr(t, name) for t in tables.values()]) for name in ("user", "item", "time")}
-    label = np.concatenate([table.labels[:, 0] for table in tables.values()]).astype(np.float64)
+    label = np.concatenate(list(labels.values())).astype(np.float64)
     told = np.repeat([float(name != part) for name in tables], [len(table) for table in tables.values()])
     time, columns = keys["time"], []
     count, total = _earlier(np.zeros_like(time), time, label, told)

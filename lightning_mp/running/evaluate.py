@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from lightning_mp.baselines.popularity import popularity
 from lightning_mp.baselines.running_user_item_mean import running_user_item_mean
 from lightning_mp.baselines.user_item_mean import user_item_mean
 from lightning_mp.data.store.feature_store import FeatureStore
-from lightning_mp.data.synthetic.true_probabilities import true_probabilities
+from lightning_mp.data.synthetic.true_probabilities import Outcome, true_probabilities
 from lightning_mp.errors import DataError
 from lightning_mp.metrics.auc import AUC
 from lightning_mp.metrics.log_loss import LogLoss
@@ -25,6 +25,7 @@ from lightning_mp.running.rivals import doubt, slices_of, user_auc_of
 
 MODEL: Final = "model"
 TREES: Final = "boosted trees"
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 BEST: Final = "best possible (true probabilities)"
 
 Floats = NDArray[np.float64]
@@ -32,7 +33,13 @@ Ints = NDArray[np.int64]
 
 
 def evaluate(
-    store: FeatureStore, *, row: ArrayLike, score: ArrayLike, log: str | Path | None = None, version: int | None = None
+    store: FeatureStore,
+    *,
+    row: ArrayLike,
+    score: ArrayLike,
+    log: str | Path | None = None,
+    version: int | None = None,
+    label: int = 0,
 ) -> MetricsTable:
     """Metrics of the model, of simple baselines and of the true probabilities, all on the rows that the model scored.
 
@@ -48,6 +55,7 @@ def evaluate(
         score: (N,) scores in [0, 1], as under `score`.
         log: The synthetic log that the store was made from; `None` for any other log.
         version: Of the store; the latest one when left out.
+        label: Column of the labels that was scored.
 
     Returns:
         The table, with a note for each baseline that the model does not beat.
@@ -63,29 +71,31 @@ def evaluate(
     where = _places(parts["test"].row, rows, store.path)
     names = [name for name in parts if name != "test"] + ["test"]
     user, item, time = (np.concatenate([getattr(parts[p], key) for p in names]) for key in ("user", "item", "time"))
-    label = np.concatenate([parts[p].labels[:, 0] for p in names]).astype(np.float64)
-    history = len(label) - len(parts["test"])
-    target, chosen, past = label[history:][where], history + where, slice(0, history)
+    told = np.concatenate([parts[p].labels[:, label] for p in names]).astype(np.float64)
+    history = len(told) - len(parts["test"])
+    target, chosen, past = told[history:][where], history + where, slice(0, history)
     keyed = bool(user.min() >= 0 and item.min() >= 0)
     entries = {MODEL: (scores, True)}
     if keyed:
-        static = user_item_mean(user[past], item[past], label[past], user[chosen], item[chosen])
+        static = user_item_mean(user[past], item[past], told[past], user[chosen], item[chosen])
         entries |= {
             "popularity": (popularity(item[past], item[chosen]), False),
-            "item mean": (item_mean(item[past], label[past], item[chosen]), True),
+            "item mean": (item_mean(item[past], told[past], item[chosen]), True),
             "user + item mean": (static, False),
-            "running user + item mean": (running_user_item_mean(user, item, time, label)[chosen], False),
+            "running user + item mean": (running_user_item_mean(user, item, time, told)[chosen], False),
         }
     notes: list[str] = []
-    trees = _trees(store, version, notes)
+    trees = _trees(store, version, label, notes)
     if trees is not None:
         entries[TREES] = (trees[where], True)
     of_users = user[chosen] if keyed else None
     lines = [_line(name, values, target, of_users, probabilities=known) for name, (values, known) in entries.items()]
     notes = _not_beaten(lines) + notes
     rival = max((line for line in lines[1:] if line.auc is not None), key=lambda line: line.auc or 0, default=None)
-    if log is not None and store.manifest_of(version).schema.labels[0].name == "click":
-        lines.append(_line(BEST, true_probabilities(log, rows), target, of_users, probabilities=True))
+    name = store.manifest_of(version).schema.labels[label].name
+    event = next((known for known in OUTCOMES if known == name), None)
+    if log is not None and event is not None:
+        lines.append(_line(BEST, true_probabilities(log, rows, event=event), target, of_users, probabilities=True))
         notes += _beside_the_best(lines[0], lines[-1], target)
     theirs = None if rival is None else entries[rival.name][0]
     inside = max(
@@ -94,8 +104,8 @@ def evaluate(
         default=None,
     )
     if inside is not None and of_users is not None:
-        told = doubt(scores, entries[inside.name][0], inside.name, target, of_users)
-        notes += [] if told is None else [told]
+        sentence = doubt(scores, entries[inside.name][0], inside.name, target, of_users)
+        notes += [] if sentence is None else [sentence]
     notes += [
         f"`{line.name}` has an undefined metric: {line.undefined}" for line in lines if line.undefined is not None
     ]
@@ -115,11 +125,11 @@ def evaluate(
     )
 
 
-def _trees(store: FeatureStore, version: int | None, notes: list[str]) -> Floats | None:
+def _trees(store: FeatureStore, version: int | None, label: int, notes: list[str]) -> Floats | None:
     if find_spec("lightgbm") is None:
         notes.append(f"`{TREES}` are left out: run `pip install 'lightning-mp[search]'` to see them here")
         return None
-    return boosted_trees(store, version=version, max_rows=200_000, rounds=150, learning_rate=0.1)
+    return boosted_trees(store, version=version, label=label, max_rows=200_000, rounds=150, learning_rate=0.1)
 
 
 def _once(rows: Ints, scores: Floats) -> tuple[Ints, Floats]:

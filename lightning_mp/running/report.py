@@ -9,15 +9,16 @@ from typing import Any
 import lightning.pytorch as pl
 import rich
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
-from typing_extensions import override
 
 from lightning_mp.callbacks.onnx_export import OnnxExport
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.datamodules.ranking import SYNTHETIC
 from lightning_mp.running.evaluate import evaluate
+from lightning_mp.running.evaluate_lists import evaluate_lists
+from lightning_mp.running.list_metrics_table import ListMetricsTable
 from lightning_mp.running.metrics_table import MetricsTable
+from lightning_mp.running.predictions import callbacks_of, each_prediction
 
 
 def report_fit(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
@@ -34,7 +35,7 @@ def report_fit(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.Li
     trainer.test(model, datamodule=datamodule, ckpt_path=best, verbose=False)
     report_test(trainer, model, datamodule)
     lines = [f"checkpoint: {_shown(best) if best else 'none was kept; the weights at the end were tested'}"]
-    for callback in _callbacks(trainer):
+    for callback in callbacks_of(trainer):
         if isinstance(callback, OnnxExport) and callback.bundle is not None:
             folder = _shown(callback.bundle.path)
             lines += [f"bundle:     {folder}", f"serve it:   lightning-mp serve {shlex.quote(folder)}"]
@@ -44,73 +45,68 @@ def report_fit(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.Li
 def report_test(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
     """Print the model's metrics on the test part beside the baselines', where the datamodule has a store.
 
+    The tables are also written to the run's folder: `metrics.json`, or `metrics-<task>.json` each.
+
     Args:
         trainer: After its test.
         model: With the weights that were tested.
         datamodule: What it was tested on.
     """
-    table = metrics_table(trainer, model, datamodule)
-    if table is None:
-        return
-    if trainer.log_dir is not None and trainer.loggers:
-        table.write(Path(trainer.log_dir) / "metrics.json")
-    rich.print(table)
+    for task, table in metrics_tables(trainer, model, datamodule).items():
+        if task:
+            print(f"task `{task}`")  # noqa: T201 (the answer of the command)
+        if trainer.log_dir is not None and trainer.loggers:
+            table.write(Path(trainer.log_dir) / (f"metrics-{task}.json" if task else "metrics.json"))
+        rich.print(table)
 
 
-def metrics_table(
+def metrics_tables(
     trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.LightningDataModule | None
-) -> MetricsTable | None:
+) -> dict[str, MetricsTable | ListMetricsTable]:
     """Score the test part and set the model beside the baselines.
+
+    A module with `list_scorer(store, version)`, which gives a function from codes of users (u,) to scores of all items
+    (u, items), is judged by its lists; any other by its rows.
 
     Args:
         trainer: Its limits hold: with `limit_predict_batches` the table is of the rows that were scored.
-        model: Its `predict_step` gives `score` and `row`, (B,).
+        model: Its `predict_step` gives `row` (B,), and `score` (B,) or, with a column a task, (B, T).
         datamodule: Its `store` has the labels.
 
     Returns:
-        `None` where there is no store, where `predict_step` gives something else, or in one of several processes.
+        A table by the name of its task, `""` where there is but one. Nothing where there is no store, where
+        `predict_step` gives something else, or in one of several processes.
     """
     store = getattr(datamodule, "store", None)
     if not isinstance(store, FeatureStore) or trainer.world_size > 1:
-        return None
-    scores, callbacks = _Scores(), _callbacks(trainer)
-    callbacks.append(scores)
-    try:
-        trainer.predict(model, datamodule=datamodule, return_predictions=False)
-    finally:
-        callbacks.remove(scores)
-    if not scores.rows:
-        return None
+        return {}
+    version = getattr(datamodule, "version", None)
+    lists = getattr(model, "list_scorer", None)
+    if callable(lists):
+        exclude, k = getattr(model, "exclude_seen", True), getattr(model, "k", 10)
+        return {"": evaluate_lists(store, lists(store, version), exclude_seen=exclude, k=k, version=version)}
+    rows: list[Tensor] = []
+    scores: list[Tensor] = []
+
+    def keep(outputs: Any) -> None:
+        if isinstance(outputs, dict) and {"row", "score"} <= outputs.keys():
+            rows.append(outputs["row"].cpu())
+            scores.append(outputs["score"].float().cpu())
+
+    each_prediction(trainer, model, keep, datamodule=datamodule)
+    if not rows:
+        return {}
     drawn = getattr(datamodule, "path", None) == SYNTHETIC
     log = getattr(datamodule, "log_path", None) if drawn else None
-    return evaluate(store, row=torch.cat(scores.rows).numpy(), score=torch.cat(scores.values).numpy(), log=log)
-
-
-class _Scores(Callback):
-    """Keeps the row and the score of each batch, and lets go of the rest."""
-
-    def __init__(self) -> None:
-        self.rows: list[Tensor] = []
-        self.values: list[Tensor] = []
-
-    @override
-    def on_predict_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        if isinstance(outputs, dict) and {"row", "score"} <= outputs.keys():
-            self.rows.append(outputs["row"].cpu())
-            self.values.append(outputs["score"].float().cpu())
-
-
-def _callbacks(trainer: pl.Trainer) -> list[Callback]:
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it elsewhere
-    return callbacks
+    row, score = torch.cat(rows).numpy(), torch.cat(scores).numpy()
+    columns = score[:, None] if score.ndim == 1 else score
+    names = [feature.name for feature in store.manifest_of(version).schema.labels][: columns.shape[1]]
+    return {
+        "" if len(names) == 1 else name: evaluate(
+            store, row=row, score=columns[:, label], log=log, version=version, label=label
+        )
+        for label, name in enumerate(names)
+    }
 
 
 def _shown(path: str | Path) -> str:

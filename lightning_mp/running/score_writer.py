@@ -9,12 +9,11 @@ from typing import IO, Any
 import lightning.pytorch as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from lightning.pytorch.callbacks import Callback
-from typing_extensions import override
 
 from lightning_mp.artifacts import replacing
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.errors import ConfigurationError
+from lightning_mp.running.predictions import each_prediction
 
 
 def write_scores(
@@ -58,48 +57,37 @@ def write_scores(
             "use a datamodule with a `store`, such as `lightning_mp.RankingDataModule`",
         )
     with replacing(path) as file:
-        writer = _ScoreWriter(file, store)
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it elsewhere
-        callbacks.append(writer)
+        writer = _ScoreWriter(file, store, type(model).__name__)
         try:
-            trainer.predict(
+            each_prediction(
+                trainer,
                 model,
+                writer.write,
                 datamodule=datamodule,
                 ckpt_path=ckpt_path,
                 weights_only=weights_only,
-                return_predictions=False,
             )
             writer.close()
         except BaseException:
             with suppress(OSError, ValueError):  # the file is thrown away; unclosed, pyarrow would complain later
                 writer.close()
             raise
-        finally:
-            callbacks.remove(writer)
     return path
 
 
-class _ScoreWriter(Callback):
-    def __init__(self, file: IO[bytes], store: FeatureStore) -> None:
+class _ScoreWriter:
+    def __init__(self, file: IO[bytes], store: FeatureStore, model: str) -> None:
         self._file = file
         self._store = store
+        self._model = model
         self._keys: dict[str, pa.Array] = {}
         self._writer: pq.ParquetWriter | None = None
 
-    @override
-    def on_predict_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def write(self, outputs: Any) -> None:
         missing = [name for name in ("user", "item", "score") if not hasattr(outputs, "keys") or name not in outputs]
         if missing:
             raise ConfigurationError(
-                f"`{type(pl_module).__name__}.predict_step` gave no `{missing[0]}`",
+                f"`{self._model}.predict_step` gave no `{missing[0]}`",
                 "let it return a dict with `user`, `item` and `score`, each (B,)",
             )
         if not self._keys:

@@ -107,5 +107,5 @@ def test_what_it_cannot_train_on_is_named(tmp_path):
         boosted_trees(store, rounds=0)
     (tmp_path / "bare").mkdir()
     bare, _ = stored(tmp_path / "bare", labelled=False)
-    with pytest.raises(DataError, match="has no labels"):
+    with pytest.raises(DataError, match="has 0 labels"):
         boosted_trees(bare)
