@@ -12,10 +12,12 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.callbacks.gradient_underflow_monitor import GradientUnderflowMonitor as GradientUnderflowMonitor
     from lightning_mp.callbacks.keep_in_fp32 import KeepInFP32 as KeepInFP32
     from lightning_mp.callbacks.learning_rate_warmup import LearningRateWarmup as LearningRateWarmup
+    from lightning_mp.callbacks.loss_fluctuation_monitor import LossFluctuationMonitor as LossFluctuationMonitor
     from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
     from lightning_mp.callbacks.non_finite_monitor import NonFiniteMonitor as NonFiniteMonitor
     from lightning_mp.callbacks.norm_guard import NormGuard as NormGuard
     from lightning_mp.callbacks.onnx_export import OnnxExport as OnnxExport
+    from lightning_mp.callbacks.precision_report import PrecisionReport as PrecisionReport
     from lightning_mp.callbacks.resumable_random_state import ResumableRandomState as ResumableRandomState
     from lightning_mp.data.audit.audit import audit as audit
     from lightning_mp.data.store.feature_store import FeatureStore as FeatureStore
@@ -32,6 +34,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.networks.mmoe import MMoE as MMoE
     from lightning_mp.networks.sasrec import SASRec as SASRec
     from lightning_mp.networks.two_tower import TwoTower as TwoTower
+    from lightning_mp.optim.row_wise_adagrad import RowWiseAdagrad as RowWiseAdagrad
     from lightning_mp.plugins.mixed_precision import mixed_precision as mixed_precision
     from lightning_mp.schema import FeatureSchema as FeatureSchema
 
@@ -46,6 +49,7 @@ _HOMES = {
     "GradientUnderflowMonitor": "lightning_mp.callbacks.gradient_underflow_monitor",
     "KeepInFP32": "lightning_mp.callbacks.keep_in_fp32",
     "LearningRateWarmup": "lightning_mp.callbacks.learning_rate_warmup",
+    "LossFluctuationMonitor": "lightning_mp.callbacks.loss_fluctuation_monitor",
     "LossScaleMonitor": "lightning_mp.callbacks.loss_scale_monitor",
     "MMoE": "lightning_mp.networks.mmoe",
     "MultiTaskModule": "lightning_mp.models.multi_task",
@@ -53,10 +57,12 @@ _HOMES = {
     "NormGuard": "lightning_mp.callbacks.norm_guard",
     "OnnxExport": "lightning_mp.callbacks.onnx_export",
     "PrecisionPolicy": "lightning_mp.export.precision_policy",
+    "PrecisionReport": "lightning_mp.callbacks.precision_report",
     "RankingDataModule": "lightning_mp.datamodules.ranking",
     "RankingModule": "lightning_mp.models.ranking",
     "ResumableLoader": "lightning_mp.datamodules.resumable_loader",
     "ResumableRandomState": "lightning_mp.callbacks.resumable_random_state",
+    "RowWiseAdagrad": "lightning_mp.optim.row_wise_adagrad",
     "SASRec": "lightning_mp.networks.sasrec",
     "TwoTower": "lightning_mp.networks.two_tower",
     "audit": "lightning_mp.data.audit.audit",
@@ -75,6 +81,7 @@ __all__ = [
     "GradientUnderflowMonitor",
     "KeepInFP32",
     "LearningRateWarmup",
+    "LossFluctuationMonitor",
     "LossScaleMonitor",
     "MMoE",
     "MultiTaskModule",
@@ -82,10 +89,12 @@ __all__ = [
     "NormGuard",
     "OnnxExport",
     "PrecisionPolicy",
+    "PrecisionReport",
     "RankingDataModule",
     "RankingModule",
     "ResumableLoader",
     "ResumableRandomState",
+    "RowWiseAdagrad",
     "SASRec",
     "TwoTower",
     "__version__",

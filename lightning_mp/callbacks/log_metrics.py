@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import lightning.pytorch as pl
 import torch
 
 
 def log_metrics(
-    trainer: pl.Trainer, values: Mapping[str, float], *, step: int | None = None, progress_bar: Collection[str] = ()
+    trainer: pl.Trainer,
+    values: Mapping[str, float],
+    *,
+    step: int | None = None,
+    progress_bar: Mapping[str, float] | None = None,
 ) -> None:
     """Give numbers to the Trainer's metrics and loggers, the way of Lightning's `LearningRateMonitor`.
 
@@ -20,13 +24,13 @@ def log_metrics(
         trainer: Inside `on_train_batch_end`.
         values: Numbers by name.
         step: The step they are logged at; by default the one that Lightning logs this batch at.
-        progress_bar: Names of those that the progress bar shows too.
+        progress_bar: What the progress bar shows of it, by names that are short enough for it.
     """
     found = {name: torch.tensor(value) for name, value in values.items()}
     trainer.callback_metrics.update(found)
     trainer.logged_metrics.update(found)
     if progress_bar:
-        trainer.progress_bar_metrics.update({name: values[name] for name in progress_bar if name in values})
+        trainer.progress_bar_metrics.update(progress_bar)
     if not trainer.loggers:
         return
     if step is None:

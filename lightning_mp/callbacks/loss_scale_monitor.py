@@ -52,9 +52,9 @@ class LossScaleMonitor(Callback):
         history: Counts of the run.
 
     Logs:
-        `loss_scale`: the scale, in the progress bar too; like all of them on the Trainer's logging steps.
+        `loss_scale`: the scale, as `scale` in the progress bar too; like all of them on the Trainer's logging steps.
         `loss_scale/log2`: its logarithm to base 2; -150 for a scale of zero.
-        `loss_scale/skipped_steps`: optimizer steps skipped since the run began, in the progress bar too.
+        `loss_scale/skipped_steps`: optimizer steps skipped since the run began, as `skipped` in the progress bar too.
         `loss_scale/skip_rate`: their share of the steps tried, in [0, 1].
         `loss_scale/consecutive_skips`: skips in a row up to now, of the optimizer that has most.
 
@@ -166,7 +166,7 @@ class LossScaleMonitor(Callback):
                 "loss_scale/skip_rate": self.history.skip_rate,
                 "loss_scale/consecutive_skips": float(self.history.longest_consecutive),
             }
-            log_metrics(trainer, values, progress_bar=("loss_scale", "loss_scale/skipped_steps"))
+            log_metrics(trainer, values, progress_bar={"scale": self.history.scale, "skipped": self.history.skipped})
         self._watch.end_batch()
 
     @override

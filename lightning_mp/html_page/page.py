@@ -19,6 +19,11 @@ LIGHT: Final = {
     "series-2": "#2b8a3e",
     "series-3": "#862e9c",
     "series-4": "#0b7285",
+    "error": "#c92a2a",
+    "warning": "#c05600",
+    "note": "#5c636a",
+    "good": "#2b8a3e",
+    "panel": "#f5f6f8",
 }
 """Colours by the name of their CSS variable; a chart outside of a page takes these."""
 _DARK: Final = {
@@ -31,6 +36,11 @@ _DARK: Final = {
     "series-2": "#8ce99a",
     "series-3": "#e599f7",
     "series-4": "#66d9e8",
+    "error": "#ff8787",
+    "warning": "#ffa94d",
+    "note": "#adb5bd",
+    "good": "#8ce99a",
+    "panel": "#202327",
 }
 _TEMPLATE: Final = """<!doctype html>
 <html lang="en">
@@ -48,11 +58,23 @@ _TEMPLATE: Final = """<!doctype html>
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page) }
 body { margin: 0 auto; max-width: 60rem; padding: 1rem; overflow-wrap: anywhere }
 h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2rem }
+code { font: .92em ui-monospace, monospace; background: var(--panel); border-radius: .2rem; padding: 0 .2em }
 div.wide { overflow-x: auto } svg { display: block; width: 100%; max-width: 40rem; height: auto; margin: 1rem 0 }
 table { border-collapse: collapse }
 th, td { padding: .25rem .75rem; border-bottom: 1px solid var(--grid); text-align: left; vertical-align: top }
 td { min-width: 6rem; max-width: 30rem } th { white-space: nowrap }
 td.number { min-width: 0; white-space: nowrap; text-align: right; font-variant-numeric: tabular-nums }
+dl.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.4rem, 1fr)); gap: .75rem; margin: 1rem 0 }
+dl.cards div { background: var(--panel); border-radius: .5rem; padding: .6rem .8rem }
+dl.cards dt { color: var(--soft); font-size: .8rem } dl.cards dd { margin: 0; font-size: 1.15rem; font-weight: 600 }
+dl.cards dd small { display: block; color: var(--soft); font-size: .8rem; font-weight: 400 }
+dl.cards .error dd { color: var(--error) } dl.cards .warning dd { color: var(--warning) }
+dl.cards .good dd { color: var(--good) }
+div.notice { border-left: .3rem solid var(--note); background: var(--panel); border-radius: .25rem }
+div.notice { margin: .6rem 0; padding: .5rem .9rem } div.notice p { margin: .25rem 0 }
+div.notice.error { border-color: var(--error) } div.notice.warning { border-color: var(--warning) }
+div.notice strong { margin-right: .5rem } div.notice small { color: var(--soft) }
+div.beside { display: flex; flex-wrap: wrap; gap: 0 1.5rem } div.beside > * { flex: 1 1 24rem; min-width: 0 }
 </style>
 </head>
 <body>

@@ -30,18 +30,23 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "GradientClipping": {"max_norm": 0.5},
     "GradientUnderflowMonitor": {"every_n_steps": 1, "probe_every_n_steps": 1},
     "OnnxExport": {"dirpath": "bundle", "strict": False},
+    "PrecisionReport": {"dirpath": "report"},
 }
 OTHER_ARGUMENTS: dict[str, dict[str, Any]] = {
     "GradientClipping": {"max_value": 0.1},
     "GradientUnderflowMonitor": {"every_n_steps": 2, "top_k": 2},
     "KeepInFP32": {"modules": ["middle"]},
     "LearningRateWarmup": {"start_lr": 1e-4},
+    "LossFluctuationMonitor": {"window": 3},
     "LossScaleMonitor": {"patience": 7},
     "OnnxExport": {"dirpath": "other", "strict": False},
+    "PrecisionReport": {"dirpath": "other"},
 }
 # Operations a step where more than two are the work itself: the norm of all gradients, and its factor on them.
 # Of the guard: a copy of the statistics, the largest of them, and its way to the host.
 OPERATIONS = {"GradientClipping": 11, "NormGuard": 3}
+# Those that say something at a validation only.
+AT_VALIDATION = {"LossFluctuationMonitor"}
 # Measured often above; here as it comes, so that the steps counted are those between two measurements.
 SELDOM: dict[str, dict[str, Any]] = {"GradientUnderflowMonitor": {}}
 # Those that change nothing in the run: the weights are the same with and without them.
@@ -52,6 +57,7 @@ LOG_IN_A_RECOMMENDER = {"OnnxExport"}
 _OURS = "lightning_mp.errors.LightningMPWarning"
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:the training loader of .* has no `state_dict`:{_OURS}"),
+    pytest.mark.filterwarnings(f"ignore:`val_loss` .* against a running median:{_OURS}"),
     pytest.mark.filterwarnings(f"ignore:.*`OnnxExport` wrote no bundle.*:{_OURS}"),
     pytest.mark.filterwarnings("ignore:.*`isinstance.treespec, LeafSpec.` is deprecated.*"),
 ]
@@ -67,7 +73,9 @@ def build(name: str, *, other: bool = False) -> Any:
     return PUBLIC[name](**(OTHER_ARGUMENTS if other else ARGUMENTS).get(name, {}))
 
 
-def toy(library: Any, *, fused: bool = False, bad: set[int] | None = None, breaks: str = "") -> Any:
+def toy(
+    library: Any, *, fused: bool = False, bad: set[int] | None = None, breaks: str = "", validates: bool = False
+) -> Any:
     """A module of `library` with dropout and normalisation, whose batches `bad` overflow."""
     overflows = bad or set()
 
@@ -95,7 +103,11 @@ def toy(library: Any, *, fused: bool = False, bad: set[int] | None = None, break
         def configure_optimizers(self) -> Any:
             return torch.optim.Adam(self.parameters(), 1e-2, fused=fused)
 
-    return Toy()
+    class Validated(Toy):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val_loss", self.training_step(batch, -1))
+
+    return Validated() if validates else Toy()
 
 
 def data(batches: int) -> DataLoader[Any]:
@@ -248,8 +260,9 @@ def documented_keys(kind: type) -> set[str]:
 @pytest.mark.parametrize("name", [name for name in CALLBACKS if name not in LOG_IN_A_RECOMMENDER])
 def test_logged_keys_are_the_documented_ones(library, name):
     loggers = import_module(f"{library.__name__}.loggers")
-    run = trainer(library, build(name), logger=loggers.CSVLogger("."))
-    run.fit(toy(library, bad={1}), data(3))
+    run = trainer(library, build(name), logger=loggers.CSVLogger("."), epochs=2)
+    validates = name in AT_VALIDATION
+    run.fit(toy(library, bad={1}, validates=validates), data(3), data(1) if validates else None)
     logged = (
         {key for row in run.logger.experiment.metrics for key in row}
         if hasattr(run.logger.experiment, "metrics")
@@ -257,7 +270,7 @@ def test_logged_keys_are_the_documented_ones(library, name):
     )
     logged |= set(run.callback_metrics)
     patterns = {re.sub(r"\\?<[^>]*>", "[^/]+", re.escape(key)) for key in documented_keys(PUBLIC[name])}
-    wanted = {key for key in logged if not key.startswith(("epoch", "step"))}
+    wanted = {key for key in logged if not key.startswith(("epoch", "step", "val_loss"))}
     assert all(any(re.fullmatch(pattern, key) for pattern in patterns) for key in wanted)
     assert all(any(re.fullmatch(pattern, key) for key in wanted) for pattern in patterns)
 
