@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.networks.two_tower import TwoTower as TwoTower
     from lightning_mp.optim.row_wise_adagrad import RowWiseAdagrad as RowWiseAdagrad
     from lightning_mp.plugins.mixed_precision import mixed_precision as mixed_precision
+    from lightning_mp.plugins.safe_checkpoint_io import SafeCheckpointIO as SafeCheckpointIO
     from lightning_mp.schema import FeatureSchema as FeatureSchema
 
 __version__ = "0.1.0"
@@ -64,6 +65,7 @@ _HOMES = {
     "ResumableRandomState": "lightning_mp.callbacks.resumable_random_state",
     "RowWiseAdagrad": "lightning_mp.optim.row_wise_adagrad",
     "SASRec": "lightning_mp.networks.sasrec",
+    "SafeCheckpointIO": "lightning_mp.plugins.safe_checkpoint_io",
     "TwoTower": "lightning_mp.networks.two_tower",
     "audit": "lightning_mp.data.audit.audit",
     "check_bundle": "lightning_mp.export.check",
@@ -96,6 +98,7 @@ __all__ = [
     "ResumableRandomState",
     "RowWiseAdagrad",
     "SASRec",
+    "SafeCheckpointIO",
     "TwoTower",
     "__version__",
     "audit",
