@@ -19,6 +19,8 @@ from lightning_mp.precision.layer_reachability import LayerReachability
 from lightning_mp.precision.module_names import matching_modules
 
 _MOVED: Final = (nn.Linear, nn.Conv1d, nn.Conv2d)
+_OURS: Final = "lightning_mp.networks."
+"""Layers of this package keep in float32 what must be, whatever the type of their weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ def layer_verdicts(
             continue
         if name in kept:
             reasons[name] = kept[name]
-        elif type(part) not in _MOVED:
+        elif type(part) not in _MOVED and not type(part).__module__.startswith(_OURS):
             reasons[name] = f"`{type(part).__name__}` has a `forward` of its own"
         elif name not in entered:
             reasons[name] = "its weights are used without a call of it"

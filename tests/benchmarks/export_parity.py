@@ -5,8 +5,9 @@
 
 Beside: Lightning's `to_onnx`, given the same batch, and ONNX Runtime's own float16 converter on the float32 file. The
 networks are untrained, on a store of random rows; `x60` multiplies the dense inputs of a DCN as many projects write it
-by 60. Memory is that of a process that holds one session, over one that holds ONNX Runtime alone; latency is CPU time
-on one thread, medians of interleaved repeats. Nothing here was run on a GPU.
+by 60; so does `DCNv2 x60` with our own. Memory is private dirty memory that a session adds to a process that holds one of
+a tiny model already (the first maps 8 MB of the runtime's own code); latency is CPU time on one thread, medians of
+interleaved repeats. Nothing here was run on a GPU.
 """
 
 from __future__ import annotations
@@ -40,22 +41,27 @@ from lightning_mp.export.encoded_rows import EncodedRows, module_logits, session
 from lightning_mp.export.export_bundle import export_bundle
 from lightning_mp.export.half_tables import table_share
 from lightning_mp.export.precision_policy import PrecisionPolicy
+from lightning_mp.export.real_rows import RealRows
 from lightning_mp.export.strict_run import strict_run
+from lightning_mp.export.taken_inputs import taken_inputs
 from lightning_mp.hardware.session import open_session
+from lightning_mp.networks.dcn_v2 import DCNv2
 from lightning_mp.schema import Feature, FeatureSchema
 
 PRECISIONS = ("fp32", "fp16-storage", "fp16-mixed")
 RESIDENT = """
-import sys
+import json, sys
+import numpy as np
 from lightning_mp.hardware.session import open_session
-def resident():
-    with open('/proc/self/status') as file:
-        return next(int(line.split()[1]) for line in file if line.startswith('VmRSS')) / 1024
-import onnxruntime, numpy
-onnxruntime.SessionOptions()
-before = resident()
-session = open_session(sys.argv[1], 'cpu')
-print(resident() - before)
+def dirty():
+    with open('/proc/self/smaps_rollup') as file:
+        return next(int(line.split()[1]) for line in file if line.startswith('Private_Dirty')) / 1024
+feeds = {n: np.zeros(shape, dtype) for n, (shape, dtype) in json.loads(sys.argv[3]).items()}
+open_session(sys.argv[1], 'cpu').run(None, {'ids': np.zeros((1, 1), dtype=np.int64)})
+before = dirty()
+session = open_session(sys.argv[2], 'cpu')
+session.run(None, feeds)
+print(dirty() - before)
 """
 
 
@@ -91,6 +97,17 @@ class PlainDCN(pl.LightningModule):
         return self.head(torch.cat([self.cross(x), self.deep(x)], dim=1)).squeeze(1)
 
 
+class TimesSixty(nn.Module):
+    """Our DCNv2 with dense features that nobody scaled."""
+
+    def __init__(self, schema: FeatureSchema) -> None:
+        super().__init__()
+        self.schema, self.network = schema, DCNv2(schema)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.network({**batch, "dense": batch["dense"] * 60.0})
+
+
 def make_store(folder: Path, users: int, rows: int) -> FeatureStore:
     rng = np.random.default_rng(7)
     words = {"user": Vocabulary(list(range(1, users))), "item": Vocabulary(list(range(1, 2000)))}
@@ -115,20 +132,42 @@ def make_store(folder: Path, users: int, rows: int) -> FeatureStore:
     return store
 
 
-def networks(schema: FeatureSchema) -> dict[str, nn.Module]:
+def make_histories(folder: Path, items: int, rows: int) -> FeatureStore:
+    """Rows of an item after a history of 20."""
+    rng, words = np.random.default_rng(8), Vocabulary(list(range(1, items)))
+    kinds: dict[str, Any] = {"item": ("id", "item", 1), "bought": ("sequence", "user", 20)}
+    features = [
+        Feature(name=name, kind=kind, role=role, source_dtype="int64", stored_dtype="int32", width=width,
+                vocabulary_size=words.size, vocabulary_digest=words.digest)
+        for name, (kind, role, width) in kinds.items()
+    ]  # fmt: skip
+    held = np.arange(20)[::-1] < rng.integers(0, 21, rows)[:, None]
+    history = pa.array((rng.integers(1, items, (rows, 20)) * held).ravel().astype(np.int32))
+    columns = {"item": rng.integers(0, items, rows), "bought": pa.FixedSizeListArray.from_arrays(history, 20)}
+    table, store = pa.table(columns), FeatureStore(folder)
+    parts = {"train": table[: rows // 4], "test": table[rows // 4 :]}
+    store.write(parts, schema=FeatureSchema(features=tuple(features)), vocabularies=dict.fromkeys(kinds, words))
+    return store
+
+
+def networks(store: FeatureStore, histories: FeatureStore) -> dict[str, tuple[nn.Module, FeatureStore]]:
     """Every public network that a schema alone makes, and the plain DCN."""
-    found: dict[str, nn.Module] = {}
+    found: dict[str, tuple[nn.Module, FeatureStore]] = {}
     for name in lightning_mp.__all__:
         home = getattr(getattr(lightning_mp, name), "__module__", "")
         if home.startswith("lightning_mp.networks."):
             kind = getattr(import_module(home), name)
             if inspect.isclass(kind) and next(iter(inspect.signature(kind).parameters), "") == "schema":
+                takes = inspect.signature(kind).parameters
+                settings = {"tasks": ("clicked", "ordered")} if "tasks" in takes else {}
+                place = histories if "max_length" in takes else store
                 try:
-                    found[name] = kind(schema).eval()
+                    found[name] = kind(place.schema, **settings).eval(), place
                 except LightningMPError as error:
                     print(f"{name} is left out: {error.problem}", file=sys.stderr)
-    found["plain DCN"] = PlainDCN(schema).eval()
-    found["plain DCN x60"] = PlainDCN(schema, 60.0).eval()
+    found["DCNv2 x60"] = TimesSixty(store.schema).eval(), store
+    found["plain DCN"] = PlainDCN(store.schema).eval(), store
+    found["plain DCN x60"] = PlainDCN(store.schema, 60.0).eval(), store
     return found
 
 
@@ -136,9 +175,23 @@ def size(folder: Path) -> float:
     return sum(file.stat().st_size for file in folder.glob("model.onnx*")) / 1e6
 
 
-def resident(path: Path) -> float:
-    runs = [subprocess.run([sys.executable, "-c", RESIDENT, str(path)], capture_output=True, text=True, check=True)
-            for _ in range(2)]  # fmt: skip
+def tiny(path: Path) -> Path:
+    """A model of one node, for the first session of a process."""
+    from onnx import TensorProto, helper, save
+
+    ids, both = (helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", 1]) for name in ("ids", "logit"))
+    graph = helper.make_graph([helper.make_node("Add", ["ids", "ids"], ["logit"])], "tiny", [ids], [both])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    return path
+
+
+def resident(path: Path, first: Path) -> float:
+    shapes = {
+        entry.name: ([1, *entry.shape[1:]], "int64" if "int64" in entry.type else "float32")
+        for entry in open_session(path, "cpu").get_inputs()
+    }
+    command = [sys.executable, "-c", RESIDENT, str(first), str(path), json.dumps(shapes)]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2)]
     return statistics.median(float(run.stdout) for run in runs)
 
 
@@ -199,6 +252,7 @@ def converter(path: Path, module: nn.Module, rows: EncodedRows, folder: Path) ->
     return {
         **row, "non_finite_shown_by_onnx_runtime": int((~np.isfinite(here)).sum()),
         "strict_non_finite": strict.non_finite,
+        "rows_hidden_by_onnx_runtime": int((np.isfinite(here) & ~np.isfinite(strict.logits)).reshape(len(here), -1).any(axis=1).sum()),
         "strict_logit_p99": float(np.quantile(away, 0.99)) if len(away) else None,
     }  # fmt: skip
 
@@ -249,13 +303,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         store = make_store(folder / "store", users=20_000 if options.quick else 1_000_000, rows=6000)
-        table = store.load("test")
-        few = EncodedRows(table.ids[:256].astype(np.int64), table.dense[:256].astype(np.float32))
-        for name, module in networks(store.schema).items():
+        histories = make_histories(folder / "histories", 2000 if options.quick else 200_000, rows=6000)
+        first = tiny(folder / "tiny.onnx")
+        for name, (module, place) in networks(store, histories).items():
+            real = RealRows.read(place, place.schema, 256)
+            few = real.rows.only(taken_inputs(module, real.rows[:4].tensors()))
             here = folder / name.replace(" ", "_")
             here.mkdir()
             share = table_share(module)
-            found, paths = exported(module, name, store, here)
+            found, paths = exported(module, name, place, here)
             for batch in (1, 64):
                 times = latency(paths, few[:batch].feeds, 5 if options.quick else 15)
                 for row in found:
@@ -264,19 +320,26 @@ def main() -> int:
             for row in found:
                 row["table_share"] = round(share, 4)
                 if row["precision"] in paths:
-                    row["resident_megabytes"] = round(resident(paths[row["precision"]]), 1)
+                    row["resident_megabytes"] = round(resident(paths[row["precision"]], first), 1)
                 check(f"{name}, {row['precision']}: passes the gates", float(row["passed"]), "= 1", row["passed"])
             rows += found
+            converted: dict[str, Any] = {}
             by = {row["precision"]: row for row in found if row["passed"]}
             if share >= 0.95 and {"fp32", "fp16-storage"} <= by.keys():
                 single, half = by["fp32"], by["fp16-storage"]
-                for key, goal in (("megabytes", 0.55), ("resident_megabytes", 0.6), ("cpu_us_batch_64", 1.1)):
+                for key, goal in (("megabytes", 0.55), ("resident_megabytes", 0.55), ("cpu_us_batch_64", 1.1)):
                     ratio = half[key] / max(single[key], 1e-9)
                     if key == "resident_megabytes" and options.quick:
                         continue  # a small table drowns in what the runtime itself takes
                     check(f"{name}: fp16-storage over fp32, {key}", round(ratio, 3), f"<= {goal}", ratio <= goal)
             if "fp32" in paths:
-                rows.append({"network": name, **converter(paths["fp32"], module, few, here / "converted")})
+                converted = converter(paths["fp32"], module, few, here / "converted")
+                rows.append({"network": name, **converted})
+            if name == "DCNv2 x60":
+                hidden = converted.get("rows_hidden_by_onnx_runtime", 0)
+                check("DCNv2 x60, converted: lost rows that ONNX Runtime hides", hidden, "> 0", hidden > 0)
+                left = by["fp16-mixed"]["strict_non_finite"] if "fp16-mixed" in by else len(few)
+                check("DCNv2 x60, automatic policy: rows lost in the strict run", left, "= 0", left == 0)
         wild = PlainDCN(store.schema, 60.0).eval()
         naive = PrecisionPolicy(file="fp16-mixed", keep_in_fp32=("@output",), largest_activation=float("inf"))
         try:
@@ -291,7 +354,8 @@ def main() -> int:
         cured = next(row for row in rows if row["network"] == "plain DCN x60" and row["precision"] == "fp16-mixed")
         left = cured.get("strict_non_finite", 256)
         check("x60, automatic policy: rows lost in the strict run", left, "= 0", left == 0)
-        rows.append(to_onnx(PlainDCN(store.schema).eval(), few[:4].tensors(), folder / "lightning.onnx"))
+        sample = RealRows.read(store, store.schema, 4).rows.only(("ids", "dense")).tensors()
+        rows.append(to_onnx(PlainDCN(store.schema).eval(), sample, folder / "lightning.onnx"))
     for row in rows:
         print(
             "  ".join(
