@@ -30,9 +30,11 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.models.multi_task import MultiTaskModule as MultiTaskModule
     from lightning_mp.models.ranking import RankingModule as RankingModule
     from lightning_mp.networks.dcn_v2 import DCNv2 as DCNv2
+    from lightning_mp.networks.deep_fm import DeepFM as DeepFM
     from lightning_mp.networks.feature_embedding import FeatureEmbedding as FeatureEmbedding
     from lightning_mp.networks.mmoe import MMoE as MMoE
     from lightning_mp.networks.sasrec import SASRec as SASRec
+    from lightning_mp.networks.tabm import TabM as TabM
     from lightning_mp.networks.two_tower import TwoTower as TwoTower
     from lightning_mp.optim.row_wise_adagrad import RowWiseAdagrad as RowWiseAdagrad
     from lightning_mp.plugins.mixed_precision import mixed_precision as mixed_precision
@@ -43,6 +45,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DCNv2": "lightning_mp.networks.dcn_v2",
+    "DeepFM": "lightning_mp.networks.deep_fm",
     "FeatureEmbedding": "lightning_mp.networks.feature_embedding",
     "FeatureSchema": "lightning_mp.schema",
     "FeatureStore": "lightning_mp.data.store.feature_store",
@@ -66,6 +69,7 @@ _HOMES = {
     "RowWiseAdagrad": "lightning_mp.optim.row_wise_adagrad",
     "SASRec": "lightning_mp.networks.sasrec",
     "SafeCheckpointIO": "lightning_mp.plugins.safe_checkpoint_io",
+    "TabM": "lightning_mp.networks.tabm",
     "TwoTower": "lightning_mp.networks.two_tower",
     "audit": "lightning_mp.data.audit.audit",
     "check_bundle": "lightning_mp.export.check",
@@ -76,6 +80,7 @@ _HOMES = {
 
 __all__ = [
     "DCNv2",
+    "DeepFM",
     "FeatureEmbedding",
     "FeatureSchema",
     "FeatureStore",
@@ -99,6 +104,7 @@ __all__ = [
     "RowWiseAdagrad",
     "SASRec",
     "SafeCheckpointIO",
+    "TabM",
     "TwoTower",
     "__version__",
     "audit",

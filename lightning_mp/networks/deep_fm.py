@@ -96,27 +96,34 @@ class DeepFM(nn.Module):
         Returns:
             Shape (B,), float32.
         """
-        fields, numbers = [], []
-        if self.embedding.width:
-            ids = batch_entry(batch, "ids") if self.embedding.features else None
-            rows = self.embedding(ids, batch_entry(batch, "multi") if self.embedding.lists else None)
-            fields.append(widened(rows).view(len(rows), self.fields, self.embedding.embedding_dim))
+        sums_BE, squares_B, weights_B, deep_BX = [], [], [], []
+        if self.fields:
+            rows_BFC = self._rows(batch)
+            vectors_BFE, own_BF1 = torch.split(rows_BFC, [rows_BFC.shape[2] - 1, 1], dim=2)
+            sums_BE.append(vectors_BFE.sum(dim=1))
+            squares_B.append(vectors_BFE.square().sum(dim=(1, 2)))
+            weights_B.append(own_BF1.sum(dim=(1, 2)))
+            deep_BX.append(vectors_BFE.flatten(1))
         if self.schema.dense_width:
-            numbers.append(self.embedding.numbers(batch))
-        logits = self._machine(fields, numbers)
-        if self.deep is not None and self.head is not None:
-            embedded = [rows_BFC[:, :, :-1].flatten(1) for rows_BFC in fields]
-            logits = logits + self.head(self.deep(torch.cat([*embedded, *numbers], dim=1))).squeeze(1)
-        return logits
-
-    def _machine(self, fields: Sequence[Tensor], numbers: Sequence[Tensor]) -> Tensor:
-        """Bias, weights and products of pairs: half of the square of the sum less the sum of the squares."""
-        sums_BC = [rows_BFC.sum(dim=1) for rows_BFC in fields]
-        squares_B = [rows_BFC[:, :, :-1].square().sum(dim=(1, 2)) for rows_BFC in fields]
-        for dense_BD in numbers:
-            sums_BC.append(float32_linear(dense_BD, self.numbers))
-            lengths_1D = widened(self.numbers)[:-1].square().sum(dim=0, keepdim=True)
+            dense_BD = self.embedding.numbers(batch)
+            sum_BC, lengths_1D = (
+                float32_linear(dense_BD, self.numbers),
+                widened(self.numbers)[:-1].square().sum(0, True),
+            )
+            sums_BE.append(sum_BC[:, :-1])
             squares_B.append(float32_linear(dense_BD.square(), lengths_1D).squeeze(1))
-        sum_BC = torch.stack(sums_BC).sum(dim=0)
-        pairs_B = sum_BC[:, :-1].square().sum(dim=1) - torch.stack(squares_B).sum(dim=0)
-        return widened(self.bias) + sum_BC[:, -1] + 0.5 * pairs_B
+            weights_B.append(sum_BC[:, -1])
+            deep_BX.append(dense_BD)
+        # Over all pairs: half of the square of the sum less the sum of the squares.
+        pairs_B = 0.5 * (torch.stack(sums_BE).sum(dim=0).square().sum(dim=1) - torch.stack(squares_B).sum(dim=0))
+        logits: Tensor = widened(self.bias) + torch.stack(weights_B).sum(dim=0) + pairs_B
+        if self.deep is None or self.head is None:
+            return logits
+        deep_B1: Tensor = self.head(self.deep(torch.cat(deep_BX, dim=1)))
+        return logits + deep_B1.squeeze(1)
+
+    def _rows(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Embeddings with their weights, (B, F, E + 1) float32."""
+        ids = batch_entry(batch, "ids") if self.embedding.features else None
+        rows = self.embedding(ids, batch_entry(batch, "multi") if self.embedding.lists else None)
+        return widened(rows).view(len(rows), self.fields, self.embedding.embedding_dim)

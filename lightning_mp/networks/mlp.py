@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_mp.errors import ConfigurationError
+from lightning_mp.networks.aligned_linear import AlignedLinear
 
 # B = batch, D = width of the input, H = width of the last hidden layer
 
@@ -37,7 +38,7 @@ class MLP(nn.Module):
         if any(size < 1 for size in hidden):
             raise ConfigurationError(f"`hidden` must hold widths of at least 1, got {list(hidden)}", "try [256, 128]")
         self.width_out = [width, *hidden][-1]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise([width, *hidden]))
+        self.layers = nn.ModuleList(AlignedLinear(a, b) for a, b in pairwise([width, *hidden]))
         self.dropout = nn.Dropout(dropout)
 
     @override

@@ -22,6 +22,8 @@ PACKAGES = (
     "onnxscript",
     "datasets",
     "fuxictr",
+    "deepctr-torch",
+    "torch-rechub",
 )
 
 
