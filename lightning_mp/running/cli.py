@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +20,14 @@ from typing_extensions import override
 from lightning_mp.errors import ArtifactError, ConfigurationError, LightningMPError
 from lightning_mp.running import checkpoint_options
 from lightning_mp.running.command_line import command_line, with_recipes
+from lightning_mp.running.noise import without_noise
 from lightning_mp.running.recipe_parser import RecipeParser, given_recipes
 from lightning_mp.running.refused_setting import placed_refusals, refusal
 from lightning_mp.running.report import report_fit, report_test
 from lightning_mp.running.score_writer import write_scores
 
 _EVALUATES = ("validate", "test", "predict")
+_LARGEST_SEED = 2**32 - 1  # of NumPy
 
 
 class RecipeCLI(LightningCLI):
@@ -47,6 +47,7 @@ class RecipeCLI(LightningCLI):
             parser_class=RecipeParser,
             seed_everything_default=42,
             save_config_callback=None if sys.argv[1:2][0] in _EVALUATES else SaveConfigCallback,
+            save_config_kwargs={"overwrite": True},  # without a logger all runs share a folder: the last one's stays
         )
 
     @override
@@ -69,6 +70,7 @@ class RecipeCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         super().parse_arguments(parser, args)
         command = self.config["subcommand"]
+        _require_seed(self.config[command].get("seed_everything"))
         checkpoint = self.config[command].get("ckpt_path")  # Lightning reads its settings next
         if checkpoint is not None:
             checkpoint_options.require_checkpoint(checkpoint, evaluates=command in _EVALUATES)
@@ -167,8 +169,7 @@ def main(argv: list[str]) -> int:
         LightningMPError: What was asked for cannot be done; its `exit_code` is the command's.
         SystemExit: The parser ends the command: 0 after `--help`, 2 after one line on what it refused.
     """
-    with command_line([argv[0], *with_recipes(argv[1:])]), _own_signals(), _without_tips(), warnings.catch_warnings():
-        _quieten()
+    with command_line([argv[0], *with_recipes(argv[1:])]), _own_signals(), without_noise():
         try:
             cli = RecipeCLI()
         except SIGTERMException:
@@ -177,9 +178,11 @@ def main(argv: list[str]) -> int:
             raise _refused(error, "change the recipe, or the option") from error
         except ValueError as error:
             ours = refusal(error)
-            if ours is None:
-                raise
-            raise ours from None
+            if ours is not None:
+                raise ours from None
+            if str(error).startswith("Invalid "):  # as all optimizers of torch put it
+                raise _refused(error, "change the `optimizer` of the recipe") from error
+            raise
         except SystemExit as end:
             if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns it into an exit with code 1
                 return 130
@@ -187,35 +190,15 @@ def main(argv: list[str]) -> int:
     return 143 if cli.trainer.received_sigterm else 0
 
 
+def _require_seed(seed: int | bool | None) -> None:
+    if seed is not None and not 0 <= seed <= _LARGEST_SEED:
+        raise ConfigurationError(
+            f"`seed_everything` is {seed:,}; a seed is 0 to {_LARGEST_SEED:,}", "take a smaller one, such as 42"
+        )
+
+
 def _refused(error: Exception, hint: str) -> ConfigurationError:
     return ConfigurationError(" ".join(str(error).split()), hint)
-
-
-def _quieten() -> None:
-    """Leave out what the user of a recipe can do nothing about."""
-    for message in (
-        ".*does not have many workers",  # batches are gathered from a map: a worker would only copy them
-        ".*(LeafSpec|treespec)",  # of torch, in Lightning
-        r"\s*(By default only one Jsonargparse|.*was deprecated in v4)",  # of jsonargparse, in Lightning
-        ".*not supported by the model summary",  # it leaves out the size in MB under bfloat16
-        ".*dirpath has changed",  # of checkpoints, where one is measured and none written
-    ):
-        warnings.filterwarnings("ignore", message=message)
-
-
-@contextmanager
-def _without_tips() -> Iterator[None]:
-    """Leave out Lightning's advertisements for packages that nobody asked for; everything else it says is shown."""
-    log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
-
-    def keep(record: logging.LogRecord) -> bool:
-        return "Tip: For seamless cloud" not in str(record.msg)
-
-    log.addFilter(keep)
-    try:
-        yield
-    finally:
-        log.removeFilter(keep)
 
 
 @contextmanager

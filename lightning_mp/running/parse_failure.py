@@ -23,12 +23,13 @@ _LEAVES: tuple[tuple[Reason, re.Pattern[str]], ...] = (
     ("missing", re.compile(r'^Key "(?P<name>[^"]+)" is required.*$')),
     ("value", re.compile(r"^(?P<detail>Expected (?:a|an|one of) .*?)\. Got value: (?P<value>.*)$")),
     ("value", re.compile(r"^(?P<detail>Expected (?:a|an|one of) (?!<class 'NoneType'>).*)$")),
+    ("value", re.compile(r"^(?P<detail>Not a valid subclass of \w+)$")),
     ("other", re.compile(r"^(?P<detail>Key must be a string, got: .*)$")),
     ("class", re.compile(r"^(?P<detail>No module named '(?P<name>[^']+)'.*)$")),
     ("class", re.compile(r"^(?P<detail>module '[^']+' has no attribute '(?P<name>[^']+)'.*)$")),
     ("class", re.compile(r"^(?P<detail>Import path (?P<name>\S+) does not correspond to a subclass of .*)$")),
 )
-_GIVEN = re.compile(r"^Given value: (?P<value>.*)$")
+_GIVEN = re.compile(r"^Given value: (?P<value>.*?)(?:\. Got value: .*)?$")
 _NOISE = ("Subtypes:", "Given value", "Does not validate", "Errors:", "Subclass types expect", "Not a valid subclass")
 
 
@@ -74,6 +75,8 @@ def read(message: str) -> list[ParseFailure]:
     best: list[ParseFailure] = []
     for line in message.splitlines():
         text = line.strip()
+        if not text:
+            continue
         indent = len(line) - len(line.lstrip())
         if text.startswith("- "):
             text, indent = text[2:], indent + 2
@@ -94,6 +97,8 @@ def read(message: str) -> list[ParseFailure]:
 
 
 def _step(text: str) -> Step | None:
+    if (found := _CALLABLE.match(text)) and _KEY.match(found["inner"]):
+        text = found["inner"]
     if found := _KEY.match(text):
         return Step("key", found["key"])
     if found := _CLASS.match(text):
@@ -127,5 +132,5 @@ def _leaf(text: str, steps: tuple[Step, ...]) -> ParseFailure | None:
 
 
 def _rank(failure: ParseFailure) -> tuple[int, bool]:
-    vague = failure.detail.startswith("Import path")
+    vague = failure.detail.startswith(("Import path", "Not a valid subclass"))
     return len(failure.steps), not vague

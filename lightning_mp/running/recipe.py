@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from lightning_mp.errors import ConfigurationError
+from lightning_mp.running.recipe_syntax import require_recipe
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -46,11 +47,11 @@ def find(recipe: str) -> Path:
 
     Raises:
         ConfigurationError: There is no such file and no such recipe, or it is a folder; the nearest name is offered.
-            A recipe that is not UTF-8 text is refused too.
+            A file that is no recipe is refused too: see `require_recipe`.
     """
     path = Path(recipe)
     if path.is_file():
-        _require_text(path)
+        require_recipe(path)
         return path
     if path.is_dir():
         raise ConfigurationError(
@@ -70,13 +71,3 @@ def find(recipe: str) -> Path:
         hint = f"did you mean `{near[0]}`?" if near else f"the recipes are {', '.join(f'`{r}`' for r in recipes)}"
         raise ConfigurationError(f"there is no recipe `{recipe}`", hint)
     raise ConfigurationError(f"there is no file `{recipe}`", "check the path, or name a shipped recipe: `quickstart`")
-
-
-def _require_text(path: Path) -> None:
-    try:
-        path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise ConfigurationError(
-            f"`{path}` is not UTF-8 text: byte {error.start:,} is {byte:#04x}", "save the recipe as UTF-8"
-        ) from error

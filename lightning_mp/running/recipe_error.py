@@ -33,9 +33,6 @@ def explain(message: str, *, recipes: Sequence[Path], options: Iterable[str], ar
     if place is not None:
         file, position = place
         return f"{file}:{position.line}: {_problem(failure, position.path)}{hint}"
-    broken = _broken_yaml(recipes)
-    if broken is not None:
-        return broken
     return f"{_problem(failure, _typed(failure, arguments))}{hint}"
 
 
@@ -76,6 +73,8 @@ def _problem(failure: ParseFailure, shown: str) -> str:
 
 def _plain(detail: str) -> str:
     """`Expected a <class 'int'>` as `expected int`."""
+    if detail.startswith("Not a valid subclass of "):
+        return f"expected a {detail.rpartition(' ')[2]}, by `class_path` and `init_args`"
     for old, new in (("Expected a ", "expected "), ("<class '", ""), ("'>", ""), ("typing.", "")):
         detail = detail.replace(old, new)
     return detail
@@ -158,19 +157,6 @@ def _longest(file: Path, failure: ParseFailure) -> Position | None:
         found = locate(file, (*failure.steps, Step("key", ".".join(parts[:end]))))
         if found is not None:
             return found
-    return None
-
-
-def _broken_yaml(recipes: Sequence[Path]) -> str | None:
-    for file in recipes:
-        try:
-            yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line = mark.line + 1 if mark else 1
-            return f"{file}:{line}: this is not YAML: {error.problem}"
-        except yaml.YAMLError as error:
-            return f"{file}: this is not YAML: {str(error).splitlines()[0]}"
     return None
 
 

@@ -103,3 +103,33 @@ def test_bad_input_leaves_the_store_that_was_there(fit):
     after = FeatureStore("runs/ratings/store")
     assert after.versions() == version
     assert after.load("train").ids[:5].tolist() == first
+
+
+SETTINGS = {  # option, words of the error
+    "learning rate": ("--model.optimizer.lr=.nan", ["Invalid learning rate: nan", "`optimizer`"]),
+    "large seed": (
+        "--seed_everything=99999999999",
+        ["`seed_everything` is 99,999,999,999; a seed is 0 to 4,294,967,2"],
+    ),
+    "negative seed": ("--seed_everything=-1", ["`seed_everything` is -1;"]),
+}
+
+
+@pytest.mark.parametrize("what", SETTINGS)
+def test_a_setting_out_of_range_is_refused_by_its_value(fit, what):
+    option, words = SETTINGS[what]
+    Path("good.csv").write_text(GOOD)
+    code, error = fit("good.csv", option)
+    assert code == 2, error
+    for word in words:
+        assert word in error
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_runs_without_a_logger_may_share_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("good.csv").write_text(GOOD)
+    options = ["--data.path=good.csv", "--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.max_epochs=1"]
+    for seed in (1, 2):
+        assert main(["fit", "--config=ratings", *options, f"--seed_everything={seed}", "--trainer.callbacks=[]"]) == 0
+        assert f"seed_everything: {seed}" in Path("runs/ratings/config.yaml").read_text()
