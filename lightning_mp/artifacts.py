@@ -67,7 +67,7 @@ def new_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Fill a folder so that it appears whole under its name, or not at all.
 
     Args:
-        path: The folder to make.
+        path: The folder to make, or a symbolic link to where it is to lie.
         overwrite: Replace a folder that is there: the two exchange their names in one step (Linux's
             `renameat2`), so that a kill leaves the old one or the new one, then the old one is removed.
 
@@ -79,6 +79,8 @@ def new_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
     """
     target = Path(path)
     with _named(target):
+        if target.is_symlink():  # the folder itself is replaced: exchanged for a folder, the link would be lost
+            target = target.resolve()
         if target.exists() and not overwrite:
             raise ArtifactError(f"`{target}` is there already", "give another path, or remove it first")
         if target.exists() and not target.is_dir():
@@ -111,7 +113,7 @@ def sweep(folder: str | Path) -> list[Path]:
         owner = leftover.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdigit() and _alive(int(owner)):
             continue
-        if leftover.is_dir():
+        if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             with suppress(OSError):

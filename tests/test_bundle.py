@@ -310,3 +310,15 @@ def test_a_folder_without_permission_is_known_beforehand(tmp_path):
 def test_the_room_is_light():
     assert not hasattr(bundles, "np")
     assert not hasattr(bundles, "onnx")
+
+
+def test_overwriting_through_a_link_replaces_the_bundle_and_leaves_nothing_else(tmp_path):
+    write(tmp_path / "v1", content=b"old")
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "current"
+    link.symlink_to(tmp_path / "v1")
+    write(link, overwrite=True, content=b"new")
+    assert link.is_symlink()
+    assert (tmp_path / "v1" / "model.onnx").read_bytes() == b"new"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["links", "v1"]
+    assert [entry.name for entry in link.parent.iterdir()] == ["current"]

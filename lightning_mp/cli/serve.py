@@ -44,7 +44,9 @@ def main(argv: Sequence[str]) -> int:
     from lightning_mp.serve.server import listen, scoring_server
 
     scorer = Scorer.open(options.bundle)
-    name = options.name if options.name is not None else options.bundle.resolve().name
+    # As it was typed: behind a link such as `current` stands another folder tomorrow.
+    typed = options.bundle if options.bundle.name not in ("", "..") else options.bundle.resolve()
+    name = options.name if options.name is not None else typed.name
     server = scoring_server(ScoringApp(scorer, name=name))
     with listen(options.host, options.port) as sock:
         host, port = sock.getsockname()[:2]

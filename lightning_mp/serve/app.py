@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.optional import require
-from lightning_mp.serve.body import Message, read_body
+from lightning_mp.serve.body import Message, discard_body, read_body
 from lightning_mp.serve.columns import shown
 from lightning_mp.serve.micro_batching import MicroBatcher
 from lightning_mp.serve.open_inference import (
@@ -27,7 +27,7 @@ from lightning_mp.serve.unread import missing_names, unknown_names
 
 _LOG = logging.getLogger(__name__)
 _EXTRA_HEADERS: Final[dict[int, list[tuple[bytes, bytes]]]] = {
-    413: [(b"connection", b"close")],  # the rest of the body is not read
+    413: [(b"connection", b"close")],
     415: [(b"connection", b"close")],
     503: [(b"retry-after", b"1")],
 }
@@ -44,7 +44,7 @@ class ScoringApp:
     Args:
         scorer: What scores.
         name: The model's name in `/v2/models/{name}`.
-        max_body_bytes: Longest body; a longer one is refused with 413 and its connection closed.
+        max_body_bytes: Longest body; a longer one is thrown away, refused with 413, and its connection closed.
         max_rows: Rows that one request may carry.
         max_queued_rows: Rows that may wait over all requests; beyond them the reply is 503.
 
@@ -94,12 +94,14 @@ class ScoringApp:
             return
         headers: list[tuple[bytes, bytes]] = []
         answer: object
+        unread = False
         try:
             status, answer = 200, await self._answer(scope, receive)
             if answer is None:
                 return
         except RequestError as error:
             status, answer = error.status, {"error": error.problem, "hint": error.hint}
+            unread = error.unread
             headers = _EXTRA_HEADERS.get(status, [])
             if status == 405:
                 headers = [(b"allow", b"POST" if scope["path"] in self._scoring else b"GET, HEAD")]
@@ -111,7 +113,12 @@ class ScoringApp:
         body = self._json.dumps(answer, option=self._json.OPT_SERIALIZE_NUMPY)
         sizes = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": [*headers, *sizes]})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await send(
+            {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body, "more_body": unread}
+        )
+        if unread:  # the reply is out; the connection is closed when the sender had time to read it
+            await discard_body(scope, receive)
+            await send({"type": "http.response.body", "body": b""})
 
     async def _answer(self, scope: Message, receive: Callable[[], Awaitable[Message]]) -> object:
         path, method = scope["path"], scope["method"]

@@ -27,13 +27,14 @@ class MicroBatcher:
 
     Args:
         scorer: What scores.
-        max_batch_rows: Rows of one run; a larger request runs alone.
+        max_batch_rows: Rows of one run; a larger request runs alone. For a bundle whose scores depend on the other rows
+            of a batch (int8) it is 1 whatever is said here: each request runs alone.
         max_queued_rows: Rows that may wait; a request beyond them is refused with status 503.
     """
 
     def __init__(self, scorer: Scorer, *, max_batch_rows: int = 1024, max_queued_rows: int = 16384) -> None:
         self._scorer = scorer
-        self._max_batch_rows = max_batch_rows
+        self._max_batch_rows = 1 if scorer.batch_dependent else max_batch_rows
         self._max_queued_rows = max_queued_rows
         self._queue: deque[_Waiting] = deque()
         self._queued_rows = 0

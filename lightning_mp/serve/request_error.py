@@ -12,6 +12,7 @@ class RequestError(DataError):
         problem: What is wrong, with the field, the value and the row.
         hint: One thing to do about it.
         status: HTTP status of the reply, 400 to 599.
+        unread: Whether the sender may still be sending the body.
 
     Example:
         >>> error = RequestError("`rows[2]`: `price` is true, not a number", "send a JSON number")
@@ -19,9 +20,10 @@ class RequestError(DataError):
         (400, 3)
     """
 
-    def __init__(self, problem: str, hint: str, status: int = 400) -> None:
+    def __init__(self, problem: str, hint: str, status: int = 400, *, unread: bool = False) -> None:
         super().__init__(problem, hint)
         self.status = status
+        self.unread = unread
 
     def __reduce__(self) -> tuple[type[RequestError], tuple[str, str, int]]:  # type: ignore[override]
         return type(self), (self.problem, self.hint, self.status)

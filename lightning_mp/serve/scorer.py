@@ -103,6 +103,11 @@ class Scorer:
         return self.bundle.manifest.tasks
 
     @property
+    def batch_dependent(self) -> bool:
+        """Whether a row's score depends on the other rows of its batch: a layer takes its range from all of them."""
+        return self.manifest.precision.get("used") == "int8-dynamic"
+
+    @property
     def tells_unknown(self) -> bool:
         """Whether the graph tells which values it does not know; those of early bundles do not."""
         return _UNKNOWN in self._outputs

@@ -118,3 +118,10 @@ def test_a_sample_leaves_out_what_is_missing_and_a_bundle_without_samples_still_
     manifest = bundle.manifest
     seal(bundle.path, Manifest(schema=manifest.schema, inputs=manifest.inputs))
     assert sample_row(Bundle.open(bundle.path)) == {"user": "a", "hour": 0, '"$(touch taken)\n\u202e': 0.0}
+
+
+def test_a_link_to_a_bundle_gives_the_model_its_name(tiny_bundle, tmp_path, monkeypatch, capsys):
+    (tmp_path / "current").symlink_to(tiny_bundle)
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+    assert main([str(tmp_path / "current"), "--port", "0"]) == 0
+    assert capsys.readouterr().out.startswith('serving "current" at ')

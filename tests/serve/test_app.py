@@ -190,6 +190,27 @@ def test_limits_of_body_rows_and_encoding(running, new_client):
     assert new_client(port).ask("POST", "/score", {"rows": [ROW] * 3})[0] == 200
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_who_sends_far_too_much_reads_the_reply_and_no_reset(running, new_client, chunked):
+    client, size = new_client(running(max_body_bytes=2000)), 12 * 2**20
+    told = "transfer-encoding: chunked" if chunked else f"content-length: {size}"
+    client.socket.sendall(f"POST /score HTTP/1.1\r\nhost: x\r\n{told}\r\n\r\n".encode())
+    if chunked:
+        client.socket.sendall(f"{size:x}\r\n".encode())
+    client.socket.sendall(b" " * size)  # all of it before a look at the reply, as simple clients do
+    client.socket.sendall(b"\r\n0\r\n\r\n" if chunked else b"")
+    status, answer, headers = client.reply()
+    assert (status, answer["error"], headers["connection"]) == (413, "the body is longer than 2,000 bytes", "close")
+    assert client.socket.recv(1) == b""
+
+
+def test_who_waits_for_100_continue_is_refused_without_sending(running, new_client):
+    client = new_client(running(max_body_bytes=2000))
+    client.socket.sendall(b"POST /score HTTP/1.1\r\nhost: x\r\ncontent-length: 99999\r\nexpect: 100-continue\r\n\r\n")
+    assert client.reply()[0] == 413
+    assert client.socket.recv(1) == b""
+
+
 def test_a_body_in_pieces_is_read_whole(client):
     body = json.dumps({"rows": [ROW]}).encode()
     client.socket.sendall(f"POST /score HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode())

@@ -58,6 +58,17 @@ def test_a_run_is_bounded_and_a_larger_request_runs_alone(scorer):
     assert scorer.runs == [4, 2, 9, 1]
 
 
+def test_requests_of_a_bundle_whose_scores_depend_on_their_batch_run_alone(scorer, monkeypatch):
+    monkeypatch.setitem(scorer.manifest.precision, "used", "int8-dynamic")
+
+    async def main():
+        batcher = MicroBatcher(scorer)
+        await asyncio.gather(*(ask(batcher, scorer, [{"user": "u1"}] * size) for size in (3, 1, 1, 2)))
+
+    asyncio.run(main())
+    assert scorer.runs == [3, 1, 1, 2]
+
+
 def test_rows_beyond_the_queue_are_refused_and_the_queue_empties(scorer):
     async def main():
         batcher = MicroBatcher(scorer, max_queued_rows=5)
