@@ -58,6 +58,7 @@ def guarded_features(
     columns: Columns,
     label: Label,
     guard: LeakageGuard,
+    memory_limit: int | None = None,
     progress: Progress,
 ) -> tuple[list[FeatureColumn], dict[str, PointInTime]]:
     """Make the features of the labelled rows.
@@ -69,6 +70,7 @@ def guarded_features(
         columns: Where the log keeps what.
         label: What rows are labelled with.
         guard: How closely features are looked at.
+        memory_limit: Bytes that DuckDB may take; `None` for most of the machine's.
         progress: Called with one line of text now and then.
 
     Returns:
@@ -94,7 +96,10 @@ def guarded_features(
     histories = {spec.name: past for spec in specs if spec.kind != "sequence" and (past := spec.past) is not None}
     made = {}
     if histories:
-        made = _histories(histories, rows, labelled, columns=columns, label=label, guard=guard, progress=progress)
+        made = _histories(
+            histories, rows, labelled, columns=columns, label=label, guard=guard, memory_limit=memory_limit,
+            progress=progress,
+        )  # fmt: skip
     for name, found in made.items():
         table = table.append_column(history_column(name), pa.array(found.values, from_pandas=True))
     training = labelled.parts == "train"
@@ -113,6 +118,7 @@ def _histories(
     columns: Columns,
     label: Label,
     guard: LeakageGuard,
+    memory_limit: int | None,
     progress: Progress,
 ) -> dict[str, PointInTime]:
     flags = tuple(columns.event.flags) if isinstance(columns.event, EventFlags) else None
@@ -131,8 +137,9 @@ def _histories(
         events = events.append_column(LABEL, pa.array(known, from_pandas=True))
     mapped = {name: _mapped(history, columns) for name, history in histories.items()}
     made = point_in_time(
-        events, mapped, labelled.positions, train_until=labelled.train_until, flags=flags, progress=progress
-    )
+        events, mapped, labelled.positions, train_until=labelled.train_until, flags=flags, progress=progress,
+        memory_limit=None if memory_limit is None else f"{memory_limit // 1000}KB",
+    )  # fmt: skip
     compared = require_replay(events, mapped, made, labelled.positions, flags=flags, rows=guard.replay_rows)
     progress(f"leakage guard: {compared:,} values of histories replayed from earlier events alone, all equal")
     return made

@@ -15,6 +15,7 @@ import pyarrow as pa
 from lightning_mp.data.attribute_table import AttributeTable
 from lightning_mp.data.audit.gate import AuditGate
 from lightning_mp.data.audited_features import through_gate
+from lightning_mp.data.byte_sizes import byte_size
 from lightning_mp.data.columns import Columns
 from lightning_mp.data.csv_dialect import CsvDialect
 from lightning_mp.data.event_source import Paths, source_digest, source_files
@@ -57,6 +58,7 @@ def prepare(
     max_bad_share: float = 0.001,
     on_overflow: Literal["raise", "float32", "clip"] = "raise",
     shuffle_seed: int = 0,
+    memory_limit: str | None = None,
     progress: Progress | None = None,
 ) -> FeatureStore:
     """Make a feature store from an event log.
@@ -85,6 +87,9 @@ def prepare(
         on_overflow: What `FeatureStore.write` does with a float16 feature that holds too large a number, which happens
             where later rows go beyond what the training part showed.
         shuffle_seed: Of the order of the rows in the store.
+        memory_limit: What DuckDB may take while it makes histories, and the store's writer while it writes, such as
+            `400MB`; what is more goes to disk. Left out: DuckDB takes up to 80 % of the machine's memory. It does not
+            bound the columns of the log themselves, and changes no feature.
         progress: Called with one line of text now and then.
 
     Returns:
@@ -102,6 +107,7 @@ def prepare(
     tell = progress or _silent
     opened = store if isinstance(store, FeatureStore) else FeatureStore(store)
     split, guard = split or TimeSplit(), leakage or LeakageGuard()
+    limit = None if memory_limit is None else byte_size(memory_limit, name="memory_limit")
     reading = LogSettings(
         columns=columns,
         event_map=dict(event_map or {}),
@@ -133,8 +139,9 @@ def prepare(
     pair = rows.user * len(rows.items) + rows.item
     labelled = labelled_rows(rows.log, pair, user=rows.user, columns=columns, label=label, split=split)
     make = partial(
-        guarded_features, rows=rows, labelled=labelled, columns=columns, label=label, guard=guard, progress=tell
-    )
+        guarded_features, rows=rows, labelled=labelled, columns=columns, label=label, guard=guard, memory_limit=limit,
+        progress=tell,
+    )  # fmt: skip
     made, histories = make(features)
     verdict = None
     if audit is not None:
@@ -166,6 +173,7 @@ def prepare(
         },
         on_overflow=on_overflow,
         shuffle_seed=shuffle_seed,
+        memory_limit=limit,
     )
     tell(f"wrote version {version} of `{opened.path}`: {len(labelled.labels):,} rows")
     return opened

@@ -69,6 +69,7 @@ class RankingDataModule(pl.LightningDataModule):
         max_bad_share: Share in [0, 1] of rows that may be rejected.
         on_overflow: What becomes of a float16 feature that holds too large a number: refuse, float32, or clip.
         synthetic: Settings of the synthetic log.
+        memory_limit: What DuckDB and the store's writer may take while the store is made, such as `400MB`.
         batch_size: Rows a batch, in each process.
         shuffle: Order of the training rows: `"global"`; `"block"`, which reads neighbouring rows together and is about
             twice as fast, as good on a store's rows, and right for stores larger than memory; `"none"`.
@@ -110,6 +111,7 @@ class RankingDataModule(pl.LightningDataModule):
         max_bad_share: float = 0.001,
         on_overflow: Literal["raise", "float32", "clip"] = "raise",
         synthetic: SyntheticLog | None = None,
+        memory_limit: str | None = None,
         batch_size: int = 4096,
         shuffle: Literal["global", "block", "none"] = "global",
         seed: int = 0,
@@ -131,14 +133,12 @@ class RankingDataModule(pl.LightningDataModule):
         self.event_map = event_map
         self.split = split
         self.csv = csv
-        self.items = items
-        self.users = users
+        self.items, self.users = items, users
         self.sessions = sessions
         self.negatives = negatives
         self.leakage = leakage
         self.audit = audit
-        self.max_bad_share = max_bad_share
-        self.on_overflow = on_overflow
+        self.max_bad_share, self.on_overflow, self.memory_limit = max_bad_share, on_overflow, memory_limit
         self.synthetic = synthetic
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -190,6 +190,7 @@ class RankingDataModule(pl.LightningDataModule):
             audit=self.audit,
             max_bad_share=self.max_bad_share,
             on_overflow=self.on_overflow,
+            memory_limit=self.memory_limit,
             progress=None if self._prepared else rank_zero_info,  # a run prepares anew for its test: it was told
         )
         self._prepared = True

@@ -310,6 +310,23 @@ def test_the_same_log_and_settings_are_prepared_once(path, table, tmp_path):
     assert run(tmp_path / "moved.parquet", tmp_path / "store", shuffle_seed=1).versions() == (1, 2, 3)
 
 
+def test_a_limit_of_memory_reaches_duckdb_and_changes_nothing(path, tmp_path):
+    history = {"of": "click", "by": ["user"], "window": "1d"}
+    features = [*FEATURES, FeatureSpec(name="clicks", kind="numeric", transform="none", history=history)]
+    whole = run(path, tmp_path / "whole", features=features)
+    bounded = run(path, tmp_path / "bounded", features=features, memory_limit="64MiB")
+    for part in ("train", "test"):
+        one, other = whole.load(part), bounded.load(part)
+        assert one.dense.tobytes() == other.dense.tobytes()
+        assert one.row.tolist() == other.row.tolist()
+    lines = []
+    again = run(path, tmp_path / "whole", features=features, memory_limit="1GB", progress=lines.append)
+    assert (again.versions(), "nothing to do" in lines[0]) == ((1,), True)
+    for wrong in ("400", "1 MB", "much"):
+        with pytest.raises(ConfigurationError, match="`memory_limit`"):
+            run(path, tmp_path / "none", memory_limit=wrong)
+
+
 def test_the_manifest_tells_what_was_done(path, tmp_path):
     store = run(path, tmp_path / "store")
     source = json.loads(json.dumps(store.manifest.source))

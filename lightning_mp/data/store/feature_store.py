@@ -79,7 +79,7 @@ class FeatureStore(StoreVersions):
         on_overflow: OnOverflow = "raise",
         on_nonfinite: OnNonfinite = "raise",
         shuffle_seed: int = 0,
-        memory_limit: int = _MEMORY,
+        memory_limit: int | None = None,
     ) -> int:
         """Write a new version and make it the latest; the older ones stay as they are.
 
@@ -99,8 +99,8 @@ class FeatureStore(StoreVersions):
                 infinity): refuse, store that feature as float32, or clip to +-65504.
             on_nonfinite: Refuse NaN and infinity, or keep them, bit for bit.
             shuffle_seed: Of the order of the rows.
-            memory_limit: Bytes that rows take in memory; what is more waits in a nameless file beside the store, and a
-                shard has half as many bytes. 8 bytes a row are held besides.
+            memory_limit: Bytes that rows take in memory, 1 GiB when left out; what is more waits in a nameless file
+                beside the store, and a shard has half as many bytes. 8 bytes a row are held besides.
 
         Returns:
             The new version's number.
@@ -112,7 +112,7 @@ class FeatureStore(StoreVersions):
             ArtifactError: No permission, no space, or another writer took the same version.
         """
         tables = dict(parts) if isinstance(parts, Mapping) else {"train": parts}
-        words = dict(vocabularies or {})
+        words, limit = dict(vocabularies or {}), (memory_limit or _MEMORY) // 2
         if schema is None:
             schema, tables, words = described(tables, self.dtype_mapping)
         asked = mapped(schema, self.dtype_mapping)
@@ -121,7 +121,7 @@ class FeatureStore(StoreVersions):
             asked,
             on_overflow=on_overflow,
             on_nonfinite=on_nonfinite,
-            limit=memory_limit // 2,
+            limit=limit,
             folder=self.path,
         )
         stored, clipped, notes = decided(asked, tallies, on_overflow)
@@ -137,7 +137,7 @@ class FeatureStore(StoreVersions):
             storage_format=self.storage_format,
         )
         version = max((0, *self.versions())) + 1
-        write_version(self.path, version, rows, contents, shard_bytes=memory_limit // 2)
+        write_version(self.path, version, rows, contents, shard_bytes=limit)
         return version
 
     def append(
