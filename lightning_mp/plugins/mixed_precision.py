@@ -43,7 +43,8 @@ def mixed_precision(
         growth_interval: Steps in a row without overflow before the scale doubles; None for 200, a tenth of torch's,
             with which one bad batch in 1000 steps already kills a scale without a floor.
         total_steps: Optimizer steps of the run, about, where `growth_interval` is None: a short run gets a shorter
-            interval, a fiftieth of its steps but at least 10, so that the scale finds its place in time.
+            interval, a fiftieth of its steps but at least 10, so that the scale finds its place in time; after an
+            overflow it waits ten times as long, up to 200 steps.
         min_scale: Floor of the loss scale.
         max_scale: Ceiling of the loss scale.
 
@@ -71,13 +72,16 @@ def mixed_precision(
             f"`total_steps` must be at least 1 and excludes `growth_interval`, got {total_steps!r}",
             "give the steps of the run, or the interval",
         )
+    retry_interval = None
     if growth_interval is None:
         growth_interval = 200 if total_steps is None else min(max(total_steps // 50, 10), 200)
+        retry_interval = min(10 * growth_interval, 200)
     place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     scaler = BoundedGradScaler(  # made for every precision, so that wrong scales are found on every machine
         place,
         init_scale=init_scale,
         growth_interval=growth_interval,
+        retry_interval=retry_interval,
         min_scale=min_scale,
         max_scale=max_scale,
     )

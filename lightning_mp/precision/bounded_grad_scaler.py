@@ -26,6 +26,8 @@ class BoundedGradScaler(GradScaler):
         growth_factor: Factor of a growth, above 1.
         backoff_factor: Factor of a skipped step, in (0, 1).
         growth_interval: Steps in a row without overflow before a growth.
+        retry_interval: The same after an overflow, where that is more: a scale that grows every 10 steps would be back
+            soon where gradients overflow, and a step is lost each time. None for `growth_interval`.
         min_scale: Floor, positive.
         max_scale: Ceiling.
         enabled: False makes every method do nothing.
@@ -56,6 +58,7 @@ class BoundedGradScaler(GradScaler):
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
         growth_interval: int = 200,
+        retry_interval: int | None = None,
         min_scale: float = 1.0,
         max_scale: float = 2.0**24,
         enabled: bool = True,
@@ -68,6 +71,7 @@ class BoundedGradScaler(GradScaler):
                 f"`init_scale` must lie in [{min_scale:g}, {max_scale:g}], got {init_scale!r}", "use 1024.0"
             )
         super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        self.retry_interval = growth_interval if retry_interval is None else max(retry_interval, growth_interval)
         self.min_scale = min_scale
         self.max_scale = max_scale
 
@@ -77,8 +81,15 @@ class BoundedGradScaler(GradScaler):
         Args:
             new_scale: A scale to set instead.
         """
+        if not self.is_enabled():
+            return
+        waits = self.retry_interval - self._growth_interval if new_scale is None else 0
+        before = self._scale.clone() if waits > 0 and self._scale is not None else None
         super().update(new_scale)
-        if self.is_enabled() and self._scale is not None:
+        if before is not None and self._scale is not None and self._growth_tracker is not None:
+            # Below zero it counts towards zero first; a checkpoint has it, and the stock scaler counts on from it.
+            self._growth_tracker.sub_((self._scale < before).to(self._growth_tracker.dtype) * waits)
+        if self._scale is not None:
             self._scale.clamp_(self.min_scale, self.max_scale)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ class ScalerSettings:
         growth_factor: Factor of a growth, above 1.
         backoff_factor: Factor of a skipped step, in (0, 1).
         growth_interval: Steps in a row without overflow before a growth.
+        retry_interval: The same after an overflow, where that is more.
         floor: Smallest scale it allows; 0 for the stock scaler.
         ceiling: Largest scale it allows.
     """
@@ -28,6 +29,7 @@ class ScalerSettings:
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
     growth_interval: int = 2000
+    retry_interval: int = 0
     floor: float = 0.0
     ceiling: float = FLOAT32.largest
 
@@ -118,7 +120,7 @@ class LossScaleHistory:
         self.consecutive[optimizer] = self.consecutive.get(optimizer, 0) + 1 if skipped else 0
         grown = False
         if skipped:
-            self.clean_steps = 0
+            self.clean_steps = min(settings.growth_interval - settings.retry_interval, 0)
             self.scale = max(self.scale * settings.backoff_factor, settings.floor)
         else:
             self.clean_steps += 1

@@ -66,6 +66,7 @@ class StepWatch:
                 growth_factor=now[0],
                 backoff_factor=now[1],
                 growth_interval=now[2],
+                retry_interval=getattr(scaler, "retry_interval", 0),
                 **{name: float(bound) for name, bound in bounds.items() if bound is not None},
             )
         return self._settings

@@ -45,6 +45,46 @@ def test_the_scale_is_that_of_the_stock_scaler_clamped_by_a_slow_oracle():
     assert {2.0, 64.0} & set(scales)
 
 
+def test_after_an_overflow_it_waits_longer_by_a_slow_oracle_and_in_a_checkpoint():
+    overflows = [random.random() < 0.1 for _ in range(300)]
+    settings = {"init_scale": 256.0, "growth_interval": 2, "retry_interval": 7, "min_scale": 2.0, "max_scale": 2.0**20}
+    _, scales = run(scaler := BoundedGradScaler("cpu", **settings), overflows)
+    scale, left, wanted = 256.0, 2, []
+    for overflow in overflows:
+        left -= 1
+        if overflow:
+            scale, left = scale / 2, 7
+        elif left == 0:
+            scale, left = scale * 2, 2
+        scale = min(max(scale, 2.0), 2.0**20)
+        wanted.append(scale)
+    assert scales == wanted
+    run(scaler, [True, False, False])
+    stock = torch.amp.GradScaler("cpu", growth_interval=2)
+    stock.load_state_dict(scaler.state_dict())
+    again = BoundedGradScaler("cpu", **settings)
+    again.load_state_dict(stock.state_dict())
+    assert run(again, [False] * 9)[1] == run(scaler, [False] * 9)[1]
+
+
+def test_a_scale_that_grows_often_loses_few_steps_at_its_ceiling():
+    def skipped(retry_interval):
+        scaler = BoundedGradScaler("cpu", growth_interval=10, retry_interval=retry_interval)
+        weight, steps = torch.ones(3, requires_grad=True), []
+        optimizer = torch.optim.SGD([weight], 1e-3)
+        optimizer.register_step_pre_hook(lambda *_: steps.append(1))
+        for _ in range(400):
+            optimizer.zero_grad()
+            loss = weight.half().float().sum() * 0.25  # overflows in float16 from a scale of 2^18 on
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return 400 - len(steps)
+
+    assert skipped(None) > 25
+    assert skipped(100) <= 4
+
+
 def test_the_slow_death_destroys_the_weights_of_the_stock_scaler_and_not_of_this_one():
     # One bad batch more often than the growth interval; intervals a hundredth of torch's, to be quick.
     overflows = [step % 10 == 9 for step in range(1600)]

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from lightning_mp.precision.bounded_grad_scaler import BoundedGradScaler
 from lightning_mp.precision.loss_scale import LossScaleHistory, ScalerSettings
 
 
@@ -29,6 +30,21 @@ def test_the_copy_of_the_scale_equals_torchs_kernel(scale):
         copied.append(history.scale)
     assert copied == kernel(overflows, scale, 3)
     assert history.skipped == sum(overflows)
+
+
+def test_the_copy_of_the_scale_waits_as_a_bounded_scaler_does():
+    scaler = BoundedGradScaler("cpu", init_scale=64.0, growth_interval=2, retry_interval=6, max_scale=256.0)
+    settings = ScalerSettings(growth_interval=2, retry_interval=6, floor=1.0, ceiling=256.0)
+    history, weight = LossScaleHistory(scale=64.0), torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 1e-3)
+    for _ in range(300):
+        overflow = random.random() < 0.1
+        weight.grad = None
+        scaler.scale((weight * (math.inf if overflow else 1.0)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        history.record(0, overflow, settings)
+        assert history.scale == scaler.get_scale()
 
 
 @pytest.mark.parametrize("period", [500, 1000, 1700])
