@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
@@ -55,6 +55,9 @@ from lightning_mp import GradientClipping, KeepInFP32, LearningRateWarmup, NormG
 CURES = ("gate", "scaler", "KeepInFP32", "LearningRateWarmup", "GradientClipping", "NormGuard")
 GOAL, FEWER_STEPS, QUICK = 0.99, 2.8, (10, 13, 58)
 EVALUATIONS = 25
+CEILING = 2.0**16
+"""Of the loss scale with ours, where torch's scaler begins: one that grows every 5 or 10 steps, in a short run or by a
+fast clock, would come back soon to where gradients overflow, and a step is lost each time."""
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
@@ -174,12 +177,12 @@ def train(setting: Setting, seed: int, *, half: bool, cures: tuple[str, ...], dr
         scaler = torch.amp.GradScaler("cpu", growth_interval=2000 // clock)
         plugin = MixedPrecision("16-mixed", "cpu", scaler)
     elif clock > 1:
-        plugin = mixed_precision("16-mixed", "cpu", growth_interval=200 // clock)
+        plugin = mixed_precision("16-mixed", "cpu", growth_interval=200 // clock, max_scale=CEILING)
     else:
-        plugin = mixed_precision("16-mixed", "cpu", total_steps=setting.steps)
+        plugin = mixed_precision("16-mixed", "cpu", total_steps=setting.steps, max_scale=CEILING)
     made = {
         "KeepInFP32": KeepInFP32, "LearningRateWarmup": lambda: LearningRateWarmup(setting.steps // 10),
-        "GradientClipping": lambda: GradientClipping(fp32_threshold=1.0), "NormGuard": NormGuard,
+        "GradientClipping": lambda: GradientClipping(max_norm=0.5), "NormGuard": NormGuard,
     }  # fmt: skip
     watch = Watch(held_out, setting.steps // EVALUATIONS if half else None)
     callbacks = [make() for name, make in made.items() if name in cures]
@@ -276,6 +279,25 @@ def share(rows: list[dict[str, Any]], arm: str) -> tuple[int, int]:
     return sum(judged), len(judged)
 
 
+def end(run: dict[str, Any]) -> str:
+    """What became of a run."""
+    if run["stable"] is None:
+        return "float32 fails by itself"
+    if run["stable"]:
+        return "stable"
+    if not run["finished"]:
+        return "did not finish"
+    if not run["finite"]:
+        return "state not finite"
+    return "scores not finite" if run["auc"] is None else "AUC too low"
+
+
+def differences(rows: list[dict[str, Any]], arm: str) -> dict[str, float]:
+    """AUC of ours less that of another arm, over the runs in which both learned something."""
+    found = [row["ours"]["auc"] - row[arm]["auc"] for row in rows if learned(row["ours"]) and learned(row[arm])]
+    return {"median": statistics.median(found), "lowest": min(found), "runs": len(found)} if found else {}
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What all runs say together."""
     by_setting = defaultdict(list)
@@ -299,6 +321,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             for arm in ("ours", "plain")
         },
         "ours fails": [(row["setting"], row["seed"]) for row in rows if row["ours"]["stable"] is False],
+        "ends": {arm: Counter(end(row[arm]) for row in rows) for arm in ("ours", "plain")},
+        "AUC, ours less": {arm: differences(rows, arm) for arm in ("ours32", "plain32")},
         "target reached": {
             "ours": sum(ours is not None for ours, _ in steps), "plain": sum(plain is not None for _, plain in steps),
             "both": len(ratios),
@@ -355,7 +379,7 @@ def main() -> int:
     if options.ablation:
         for arm, (good, judged) in found["stable of judged, by arm"].items():
             print(f"{arm:32}{good} of {judged}")
-    for name in ("ours fails", "float32 fails by itself", "target reached", "steps, plain over ours", "minutes"):
+    for name in ("ends", "ours fails", "AUC, ours less", "target reached", "steps, plain over ours", "minutes"):
         print(f"{name}: {found[name]}")
     good, judged = found["stable of judged, by kind"]["all"]["ours"]
     broken, fewer = found["settings that break plain"], found["steps, plain over ours"]["geometric mean"] or math.nan
