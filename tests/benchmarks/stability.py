@@ -56,8 +56,8 @@ CURES = ("gate", "scaler", "KeepInFP32", "LearningRateWarmup", "GradientClipping
 GOAL, FEWER_STEPS, QUICK = 0.99, 2.8, (10, 13, 58)
 EVALUATIONS = 25
 CEILING = 2.0**16
-"""Of the loss scale with ours where the clock is fast, and where torch's scaler begins. A scale that grows every 5 or 10
-steps comes back soon to where gradients overflow, and a step is lost each time; at the true interval of 200 it is not."""
+"""Of the loss scale with ours where the clock is fast, and where torch's scaler begins. One that grows every 5 or 10
+steps comes back soon to where gradients overflow, and a step is lost each time; not so at the true interval of 200."""
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
