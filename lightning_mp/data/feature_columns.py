@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lightning_mp.data.columns import Columns
 from lightning_mp.data.feature_spec import FeatureSpec
-from lightning_mp.data.imputation import ModeFill, fill_modes, fit_modes
+from lightning_mp.data.imputation import ModeFill, empty_groups, fill_modes, fit_modes
 from lightning_mp.data.needed_columns import mapped_column
 from lightning_mp.data.numeric_column import fit_numeric
 from lightning_mp.data.vocabulary import Vocabulary
@@ -88,8 +88,11 @@ def _categories(spec: FeatureSpec, table: pa.Table, training: Mask, columns: Col
     filled, counts = fill_modes(fill, values, groups)
     made = _indexed(spec, filled, training)
     told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    share = f"{values.null_count / max(len(values), 1):.1%} missing"
-    return replace(made, note=f"{made.note}; {share}, filled from: {told or 'nowhere'}", fill=fill, filled=counts)
+    note = f"{made.note}; {values.null_count / max(len(values), 1):.1%} missing, filled from: {told or 'nowhere'}"
+    for name, group in list(groups.items())[:1]:
+        empty, total = empty_groups(values, group)
+        note += f"; {empty:,} of {total:,} `{name}` ({empty / max(total, 1):.1%}) have none at all"
+    return replace(made, note=note, fill=fill, filled=counts)
 
 
 def _indicator(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> FeatureColumn:

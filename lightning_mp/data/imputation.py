@@ -115,6 +115,22 @@ def fill_modes(
     return pa.chunked_array([pc.replace_with_mask(whole, pa.array(missing), stand_ins)]), counts
 
 
+def empty_groups(values: pa.ChunkedArray, group: pa.ChunkedArray) -> tuple[int, int]:
+    """Groups in which every row misses its value, and all groups: the former can only be filled from outside.
+
+    Args:
+        values: (N,) null where missing.
+        group: (N,) null where a row belongs to none.
+
+    Example:
+        >>> empty_groups(pa.chunked_array([["x", None, None]]), pa.chunked_array([["a", "a", "b"]]))
+        (1, 2)
+    """
+    codes, words = _encoded(group)
+    filled = np.unique(codes[(codes >= 0) & values.is_valid().to_numpy()])
+    return len(words) - len(filled), len(words)
+
+
 def _by_group(
     column: pa.ChunkedArray, codes: Int64, counted: Mask, rank: Int64, words: list[Any]
 ) -> dict[Any, tuple[Any, int]]:

@@ -25,6 +25,7 @@ def test_a_real_log_becomes_a_bundle_that_scores_what_happened_before(shared, na
     if name == "event_log":
         told = recipe(name, "--data.path", str(shared / "data" / "rees46" / "2019-Oct_head.csv"))
         assert "filled from: category_id" in told
+        assert "49 of 434 `category_id` (11.3%) have none at all" in told
     else:
         folder = shared / "data" / "complete_journey"
         tables = {"": "transactions", ".items": "products", ".users": "demographics"}
