@@ -36,5 +36,5 @@ def main(argv: Sequence[str]) -> int:
         width = max(len(finding.name) for finding in report.findings)
         for finding in report.findings:
             mark = "FAIL" if not finding.ok else "note" if finding.warning else "ok  "
-            print(f"{mark}  {finding.name:{width}}  {finding.detail}")
+            print(f"{mark}  {finding.code}  {finding.name:{width}}  {finding.detail}")
     return 0 if report.ok else 5

@@ -27,6 +27,7 @@ from lightning_mp.export.judged_rows import JudgedRows
 from lightning_mp.export.layer_verdicts import layer_verdicts
 from lightning_mp.export.parity import Comparison, judge
 from lightning_mp.export.precision_policy import HALF, FilePrecision, PrecisionPolicy
+from lightning_mp.export.report_findings import report_findings
 from lightning_mp.export.strict_run import ROWS, strict_run
 from lightning_mp.export.task_parity import compared
 from lightning_mp.hardware.session import open_session
@@ -79,7 +80,9 @@ def attempt(
         tasks: Names of the columns of logits (N, T).
         limits: Limits of gates other than the defaults.
     """
-    made = Attempt(precision=precision, report={"policy": precision, "split": judged.split})
+    made = Attempt(
+        precision=precision, report={"policy": precision, "split": judged.split, "outside": dict(judged.outside)}
+    )
     path = folder / MODEL
     sample = judged.rows[:4].tensors()
     deployed, halved = _deployed(reference, judged, path, made, policy)
@@ -90,13 +93,15 @@ def attempt(
         try:
             _measure(made, _Written(reference, deployed, path, homes), judged, joint, tasks)
         except ParityError as error:
-            made.failed = error.problem
+            made.failed, made.report["code"] = error.problem, getattr(error, "code", "MP301")
     if made.failed is None:
         single = {"logit.max": max(1e-4, fidelity.ERRORS * made.report["float32_error"])} if precision == "fp32" else {}
         made.report["gates"] = judge(made.report, precision, {**single, **(limits or {})})
         broken = [gate for gate in made.report["gates"] if not gate["ok"]]
         made.failed = _sentence(broken[0], made.report, judged) if broken else None
+        made.report |= {"code": broken[0]["code"]} if broken else {}
     made.report |= {"passed": made.failed is None, **({"failed": made.failed} if made.failed else {})}
+    made.report["findings"] = report_findings(made.report, made.layers)
     return made
 
 
@@ -192,9 +197,10 @@ def _strict(written: _Written, judged: JudgedRows, expected: Logits) -> dict[str
     if run.non_finite:
         names = ", ".join(f"`{name or 'the module itself'}`" for name in run.origins)
         shown = f", ONNX Runtime on this processor hides {hidden} of them (it computes float16 as float32)"
-        raise ParityError(
+        raise fidelity.FidelityError(
             f"strict float16 run: {run.non_finite} of {len(rows)} rows are NaN or infinite{shown if hidden else ''}; "
             f"it begins in {names}",
+            "MP306",
             "do not deploy this file to a GPU",
         )
     fidelity.check_strict(module_logits(written.deployed, rows), run.logits)

@@ -52,7 +52,7 @@ class BatchModule(nn.Module):
             columns = [self._number(answer, name) for name in self.output]
             number = torch.stack([column.reshape(len(column)) for column in columns], dim=1)
         else:
-            number = self._number(answer, self.output)
+            number = self._number(answer, self.output)  # type: ignore[arg-type]  # no list: a key or a position
             number = number.squeeze(-1) if number.dim() == 2 and number.shape[1] == 1 else number
         # The largest float32 below 1, so that a score of 1 has a logit.
         return number if self.gives == "logit" else torch.logit(number.clamp(2.0**-24, _NEAREST_ONE))

@@ -45,7 +45,7 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        findings = [asdict(finding) for finding in self.findings]
+        findings = [{"code": finding.code, **asdict(finding)} for finding in self.findings]
         return {"path": str(self.path), "target": self.target, "ok": self.ok, "findings": findings}
 
 

@@ -88,6 +88,8 @@ def export_onnx(
     batches = [few] if rows is None else [_named(batch, names, labels) for batch in rows]
     whole = {name: np.concatenate([part[name] for part in batches]) for name in batches[0]}
     marks = None if labels is None or rows is None else _labels(whole.pop(labels))
+    sizes = _sizes(vocabulary_sizes or {}, whole)
+    outside = _unknown_as_zero(whole, sizes)
     encoded = EncodedRows.of(whole)
     if len(encoded) < 2:
         raise ConfigurationError(f"{len(encoded)} rows to judge on, at least 2 are needed", "give `rows` more batches")
@@ -96,7 +98,8 @@ def export_onnx(
         split="given",
         rows=encoded,
         labels=marks,
-        sizes=_sizes(vocabulary_sizes or {}, whole),
+        sizes=sizes,
+        outside=outside,
         items={name: np.arange(_known(name, whole, "items")[0].size) for name in items},
         slices=slices_of(
             {n: v for n, v in whole.items() if v.ndim == 1 and v.dtype.kind in "bi"},
@@ -194,6 +197,18 @@ def _known(name: str, whole: Mapping[str, NDArray[Any]], argument: str) -> NDArr
         listed = ", ".join(f"`{known}`" for known in whole)
         raise ConfigurationError(f"`{argument}` names `{name}`, which is no input", f"use one of {listed}")
     return whole[name]
+
+
+def _unknown_as_zero(whole: dict[str, NDArray[Any]], sizes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Read ids outside of their vocabulary as row 0, in place, as the graph does; how many there are, by input."""
+    found: dict[str, int] = {}
+    for name, limits in sizes.items():
+        ids = whole[name]
+        lost = (ids < 0) | (ids >= np.array(limits))
+        if lost.any():
+            found[name] = int(lost.sum())
+            whole[name] = np.where(lost, 0, ids)
+    return found
 
 
 def _labels(values: NDArray[Any]) -> NDArray[np.float32]:

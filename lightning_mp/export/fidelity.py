@@ -31,6 +31,23 @@ STRICT_TOLERANCE: Final = 2e-2
 _STOP: Final = "report this: the exporter and torch disagree about this network"
 
 
+class FidelityError(ParityError):
+    """A graph is not the module that was exported.
+
+    Args:
+        problem: What differs, and by how much.
+        code: Of the finding: `MP301`, `MP302`, `MP303` or `MP306`.
+        hint: What to do.
+    """
+
+    def __init__(self, problem: str, code: str, hint: str = _STOP) -> None:
+        super().__init__(problem, hint)
+        self.code = code
+
+    def __reduce__(self) -> tuple[type[FidelityError], tuple[str, str, str]]:  # type: ignore[override]  # one more
+        return type(self), (self.problem, self.code, self.hint)
+
+
 def check_core(
     expected: Logits, session: Any, rows: EncodedRows, sizes: Mapping[str, Sequence[Any]], tolerance: float = TOLERANCE
 ) -> dict[str, float]:
@@ -60,7 +77,7 @@ def check_core(
     for name, largest in found.items():
         if not largest <= (0.0 if name == "second_run" else tolerance):
             problem = f"`model.onnx` and the module differ by {largest:.3g} in the logit ({name.replace('_', ' ')})"
-            raise ParityError(problem, _STOP)
+            raise FidelityError(problem, "MP301")
     return found
 
 
@@ -72,7 +89,7 @@ def check_strict(expected: Logits, strict: Logits) -> None:
     """
     if not _away(expected, strict) <= STRICT_TOLERANCE:
         problem = f"`model.onnx` in float16 and the module differ by {_away(expected, strict):.3g} in the logit"
-        raise ParityError(problem, _STOP)
+        raise FidelityError(problem, "MP306")
 
 
 def float32_error(module: nn.Module, rows: EncodedRows, logits: Logits) -> float:
@@ -131,7 +148,7 @@ def check_encoder(
     lost += list(lost_entries(schema, vocabularies, raw).T)
     for column, feature in enumerate((*schema.ids, *several, *sequences[:1])):
         if not np.array_equal(graph[UNKNOWN][:, column], lost[column]):
-            raise ParityError(f"feature `{feature.name}`: `pipeline.onnx` takes known values for unknown", _STOP)
+            raise FidelityError(f"feature `{feature.name}`: `pipeline.onnx` takes known values for unknown", "MP303")
 
 
 def _require_same(feature: Feature, ours: NDArray[Any], theirs: NDArray[Any], raw: Mapping[str, NDArray[Any]]) -> None:
@@ -139,10 +156,10 @@ def _require_same(feature: Feature, ours: NDArray[Any], theirs: NDArray[Any], ra
     wrong = np.flatnonzero(~same.reshape(len(same), -1).all(axis=1))
     if wrong.size:
         row = wrong[0]
-        raise ParityError(
+        raise FidelityError(
             f"feature `{feature.name}`: {raw[feature.name][row]!r} becomes {theirs[row]!r} in `pipeline.onnx`, "
             f"{ours[row]!r} in training",
-            _STOP,
+            "MP303",
         )
 
 
@@ -178,7 +195,7 @@ def check_inputs(
             others = (n for n in inputs if n != name and _away(expected[n], answered[name]) <= tolerance)
             other = next(others, None)
             guess = f" (swapped with `{other}`?)" if other else ""
-            raise ParityError(f"input `{name}` of `{graph}` does not act like feature `{name}`{guess}", _STOP)
+            raise FidelityError(f"input `{name}` of `{graph}` does not act like feature `{name}`{guess}", "MP302")
     silent = [name for name in inputs if np.array_equal(expected[name], unchanged, equal_nan=True)]
     return {"largest": max(differences.values(), default=0.0), "silent": silent}
 

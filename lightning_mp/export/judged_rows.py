@@ -31,6 +31,7 @@ class JudgedRows:
         sizes: Vocabulary sizes of the inputs that hold ids, in a shape that broadcasts with a row of the input.
         items: Columns of each input that describe the item and vary within a list.
         slices: Parts of the rows by name, (N,) bool each.
+        outside: How many ids of an input lay outside of their vocabulary and became 0, by input.
     """
 
     split: str
@@ -39,6 +40,7 @@ class JudgedRows:
     sizes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     items: Mapping[str, NDArray[np.intp]] = field(default_factory=dict)
     slices: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    outside: Mapping[str, int] = field(default_factory=dict)
 
     def by_slice(self, reference: Logits, exported: Logits, task: int = 0) -> dict[str, Any]:
         """What an export changed, slice by slice.

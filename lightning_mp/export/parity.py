@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_mp.errors import ConfigurationError
+from lightning_mp.export.codes import code_of_gate
 from lightning_mp.export.encoded_rows import Logits
 from lightning_mp.export.precision_policy import FilePrecision
 from lightning_mp.export.ranking_change import auc, ndcg, top_lists
@@ -136,8 +137,8 @@ def judge(
         limits: Limits other than the defaults, by the gate's path.
 
     Returns:
-        For each gate its `path`, `limit`, `at_least`, the `value` and whether it is `ok`. A value that is undefined
-        on these rows, such as an AUC of one class, or that too few rows make, is `None` and passes.
+        For each gate its `code`, `path`, `limit`, `at_least`, the `value` and whether it is `ok`. A value that is
+        undefined on these rows, such as an AUC of one class, or that too few rows make, is `None` and passes.
 
     Raises:
         ConfigurationError: `limits` names a gate that there is none of.
@@ -153,7 +154,7 @@ def judge(
         part = report.get(section, {key: None}) if section == "slices" else report[section]
         value = part[key] if part.get("enough", True) else None
         ok = value is None or (value >= gate.limit if gate.at_least else value <= gate.limit)
-        verdicts.append({**asdict(gate), "value": value, "ok": bool(ok)})
+        verdicts.append({"code": code_of_gate(gate.path), **asdict(gate), "value": value, "ok": bool(ok)})
     return verdicts
 
 

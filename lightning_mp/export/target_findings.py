@@ -12,6 +12,7 @@ import numpy as np
 
 from lightning_mp.bundle import SAMPLES, Bundle
 from lightning_mp.errors import LightningMPError
+from lightning_mp.export.codes import code_of
 from lightning_mp.export.sample_inputs import read_tensors
 from lightning_mp.export.strict_run import bfloat16_nodes, float16_nodes, strict_run
 from lightning_mp.hardware.facts import Hardware
@@ -46,6 +47,11 @@ class Finding:
     detail: str
     warning: bool = False
 
+    @property
+    def code(self) -> str:
+        """Its stable code, such as `MP306`, which a page of the docs stands behind."""
+        return code_of(self.name)
+
 
 def target_findings(bundle: Bundle, target: Target) -> tuple[Finding, ...]:
     """Hold the graph of `model.onnx` against what a target computes.
@@ -58,6 +64,7 @@ def target_findings(bundle: Bundle, target: Target) -> tuple[Finding, ...]:
         ("compute capability", _capability),
         ("float16 arithmetic", _float16),
         ("bfloat16 arithmetic", _bfloat16),
+        ("scores depend on the batch", _batch),
         ("operators", _operators),
         ("TF32", _tf32),
     )
@@ -154,6 +161,12 @@ def _bfloat16(bundle: Bundle, target: Target) -> Iterator[Finding]:
         yield Finding("bfloat16 arithmetic", False, f"{detail}; export with precision 'fp16-storage' or 'fp32'")
     elif nodes:
         yield Finding("bfloat16 arithmetic", True, f"{nodes} nodes compute in bfloat16")
+
+
+def _batch(bundle: Bundle, _: Target) -> Iterator[Finding]:
+    if bundle.manifest.precision.get("used") == "int8-dynamic":
+        detail = "int8 takes ranges from the batch: a row's score depends on the other rows; requests are scored apart"
+        yield Finding("scores depend on the batch", True, detail, warning=True)
 
 
 def _operators(bundle: Bundle, target: Target) -> Iterator[Finding]:

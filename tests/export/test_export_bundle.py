@@ -125,6 +125,7 @@ def test_float16_that_fails_its_gates_is_refused_with_a_report_and_no_bundle(pre
         export_bundle(network, tmp_path / "bundle", store=prepared.store, precision="fp16-storage")
     report = json.loads((tmp_path / "bundle.parity.json").read_text())
     assert report["passed"] is False
+    assert report["code"] == report["findings"][0]["code"] == "MP309"
     assert str(tmp_path / "bundle.parity.json") in caught.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["bundle.parity.json"]
     bundle = export_bundle(network, tmp_path / "bundle", store=prepared.store, precision="auto")

@@ -195,3 +195,16 @@ def test_several_answers_become_named_tasks(tmp_path):
     np.testing.assert_allclose(logit[:, :1], answer["click"].numpy(), atol=1e-5)
     np.testing.assert_allclose(logit[:, 1:], answer["order"].numpy(), atol=1e-5)
     assert check_bundle(bundle.path).ok
+
+
+def test_ids_of_the_rows_outside_of_their_vocabulary_are_counted_and_read_as_row_0(module, tmp_path):
+    rows = batch(400)
+    rows["user"][:5], rows["user"][5:12] = -1, USERS
+    bundle = export_onnx(
+        module, tmp_path / "bundle", sample=batch(8), inputs=INPUTS, rows=[rows], gives="score", output="click",
+        vocabulary_sizes={"user": USERS, "item": ITEMS}, precision="fp32",
+    )  # fmt: skip
+    report = json.loads((bundle.path / "parity.json").read_text())
+    assert report["outside"] == {"user": 12}
+    told = "input `user`: 12 ids are outside of their vocabulary; the graph reads them as row 0"
+    assert report["findings"] == [{"code": "MP304", "problem": told}]

@@ -8,6 +8,7 @@ import torch
 
 from lightning_mp.errors import ConfigurationError, LightningMPWarning, ParityError
 from lightning_mp.export.activation_ranges import activation_ranges, largest_by_module
+from lightning_mp.export.check import check_bundle
 from lightning_mp.export.core_graph import write_core
 from lightning_mp.export.export_bundle import export_bundle
 from lightning_mp.export.precision_policy import PrecisionPolicy
@@ -57,10 +58,13 @@ def test_the_strict_run_finds_what_this_machine_hides_and_the_automatic_policy_c
     assert not (tmp_path / "naive").exists()
     refusal = json.loads((tmp_path / "naive.parity.json").read_text())
     assert (refusal["passed"], refusal["layers"]["cross.layers.2"]) == (False, "float16")
+    assert refusal["findings"] == [{"code": "MP306", "problem": caught.value.problem}]
 
     bundle = export_bundle(module, tmp_path / "bundle", store=prepared.store, precision="auto", target="cuda-sm80")
     report, precision = parity(bundle), bundle.manifest.precision
     assert precision["used"] == "fp16-mixed", precision["reason"]
+    assert {"MP305"} == {finding["code"] for finding in report["findings"]}
+    assert report["findings"][-1]["problem"].startswith("layer `cross.layers.2` stays in float32: it reaches |x| = ")
     assert (report["strict"]["non_finite"], report["strict"]["rows"]) == (0, 256)
     assert report["strict"]["logit_p99"] < 5e-3
     layers = precision["layers"]
@@ -102,6 +106,9 @@ def test_int8_is_refused_by_the_default_gates_and_warned_of_where_they_are_widen
         )  # fmt: skip
     report = parity(bundle)
     assert report["batch_dependence"] > 0
+    assert [finding["code"] for finding in report["findings"]] == ["MP312"]
+    checked = {finding.code: finding for finding in check_bundle(bundle.path).findings}
+    assert (checked["MP312"].ok, checked["MP312"].warning) == (True, True)
     assert {gate["path"]: gate["limit"] for gate in report["gates"]}["logit.p99"] == 9.0
     assert "INT8" in bundle.manifest.precision["initializers"].values()
     with pytest.raises(ConfigurationError, match=r"there is no gate `logit\.p42` for fp32"):

@@ -14,6 +14,7 @@ import pytest
 
 from lightning_mp.bundle import Bundle, seal
 from lightning_mp.export.check import check_bundle
+from lightning_mp.export.codes import EXPORT_CODES
 from lightning_mp.export.export_bundle import export_bundle
 from lightning_mp.manifest import Manifest
 
@@ -50,6 +51,10 @@ def altered(folder: Path, change) -> None:
 def test_a_mixed_bundle_is_judged_for_every_target(mixed, target):
     report = check_bundle(mixed.path, target)
     assert report.ok, [finding for finding in report.findings if not finding.ok]
+    codes = {entry["name"]: entry["code"] for entry in report.to_dict()["findings"]}
+    assert codes["files"] == "MP320"
+    assert codes.get("strict float16 run", "MP306") == "MP306"
+    assert set(codes.values()) <= set(EXPORT_CODES)
     details = told(report)
     if target == "cpu-x86":
         assert "are computed in float32 here" in details["float16 arithmetic"]
