@@ -29,7 +29,7 @@ class DeepFM(nn.Module):
     with its weight and its embedding times x_j. Weight and embedding of an indexed value stand in one row of a table,
     so that one lookup finds both. The deep network has embeddings and numbers side by side. Sums and products of the
     machine, and the last layer, are float32 under any precision. Against float64, with inputs of unit variance and the
-    default sizes, the logit is in float16 and bfloat16 autocast off by at most 4 units of the format's relative step
+    default sizes, the logit is in float16 and bfloat16 autocast off by at most 1 unit of the format's relative step
     (2^-10, 2^-7), relative to the root mean square of the logits plus 1; it stays finite for dense inputs scaled by
     1e-3 to 1e3.
 

@@ -24,7 +24,7 @@ class MMoE(nn.Module):
 
     A gate is a linear layer with a softmax, and each task has a tower over its mixture. Gates, mixtures and last
     layers are float32 under any precision. Against float64, with inputs of unit variance and the default sizes, the
-    logits are in float16 and bfloat16 autocast off by at most 4 units of the format's relative step (2^-10, 2^-7),
+    logits are in float16 and bfloat16 autocast off by at most 1 unit of the format's relative step (2^-10, 2^-7),
     relative to their root mean square plus 1; they stay finite for dense inputs scaled by 1e-3 to 1e3.
 
     Args:

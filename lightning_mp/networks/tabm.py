@@ -29,7 +29,7 @@ class TabM(nn.Module):
     for a loss of each, which the paper trains on: averaged before the loss, members lean on each other.
 
     Heads and means are float32 under any precision. Against float64, with inputs of unit variance and the default
-    sizes, the logit is in float16 and bfloat16 autocast off by at most 4 units of the format's relative step (2^-10,
+    sizes, the logit is in float16 and bfloat16 autocast off by at most 1 unit of the format's relative step (2^-10,
     2^-7), relative to the root mean square of the logits plus 1; it stays finite for dense inputs scaled by 1e-3 to
     1e3.
 
