@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.callbacks.non_finite_monitor import NonFiniteMonitor as NonFiniteMonitor
     from lightning_mp.callbacks.norm_guard import NormGuard as NormGuard
     from lightning_mp.callbacks.onnx_export import OnnxExport as OnnxExport
+    from lightning_mp.callbacks.precision_lint import PrecisionLint as PrecisionLint
     from lightning_mp.callbacks.precision_report import PrecisionReport as PrecisionReport
     from lightning_mp.callbacks.resumable_random_state import ResumableRandomState as ResumableRandomState
     from lightning_mp.data.audit.audit import audit as audit
@@ -60,6 +61,7 @@ _HOMES = {
     "NonFiniteMonitor": "lightning_mp.callbacks.non_finite_monitor",
     "NormGuard": "lightning_mp.callbacks.norm_guard",
     "OnnxExport": "lightning_mp.callbacks.onnx_export",
+    "PrecisionLint": "lightning_mp.callbacks.precision_lint",
     "PrecisionPolicy": "lightning_mp.export.precision_policy",
     "PrecisionReport": "lightning_mp.callbacks.precision_report",
     "RankingDataModule": "lightning_mp.datamodules.ranking",
@@ -95,6 +97,7 @@ __all__ = [
     "NonFiniteMonitor",
     "NormGuard",
     "OnnxExport",
+    "PrecisionLint",
     "PrecisionPolicy",
     "PrecisionReport",
     "RankingDataModule",

@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     from lightning_mp.export.precision_policy import PrecisionPolicy
 
     bundle = export_bundle(
-        _load(options.checkpoint),
+        load_checkpoint(options.checkpoint),
         options.out,
         store=FeatureStore(options.store),
         rows=options.rows,
@@ -71,7 +71,16 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _load(path: Path) -> Any:
+def load_checkpoint(path: Path) -> Any:
+    """The module of a checkpoint that this package wrote.
+
+    Args:
+        path: The checkpoint.
+
+    Raises:
+        ArtifactError: It cannot be read.
+        ConfigurationError: It is not of a module of this package, or its class needs more than it holds.
+    """
     import torch
 
     from lightning_mp.models.checkpoint_file import require_sound

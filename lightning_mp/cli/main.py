@@ -18,6 +18,7 @@ from lightning_mp.errors import ConfigurationError, LightningMPError
 _TRAINER: Final = "lightning_mp.running.cli"
 _COMMANDS: Final[dict[str, str]] = {
     "audit": "say what float16 will do to every column of a table",
+    "lint": "find what float16 breaks in a module",
     "prepare": "read an event log and write its feature store",
     "fit": "train by a recipe, up to the exported bundle",
     "validate": "measure a checkpoint on the validation part",

@@ -15,7 +15,7 @@ from lightning_mp.cli.main import main
 from lightning_mp.errors import DataError, LightningMPError, NumericError
 
 COMMAND = [sys.executable, "-m", "lightning_mp"]
-ALL = ["audit", "prepare", "fit", "validate", "test", "predict", "export", "check", "hardware", "serve", "recipe"]
+ALL = ["audit", "lint", "prepare", "fit", "validate", "test", "predict", "export", "check", "hardware", "serve", "recipe"]
 
 
 def run(*arguments: str, **settings) -> subprocess.CompletedProcess[str]:

@@ -40,6 +40,7 @@ OTHER_ARGUMENTS: dict[str, dict[str, Any]] = {
     "LossFluctuationMonitor": {"window": 3},
     "LossScaleMonitor": {"patience": 7},
     "OnnxExport": {"dirpath": "other", "strict": False},
+    "PrecisionLint": {"ignore": ["MP103"]},
     "PrecisionReport": {"dirpath": "other"},
 }
 # Operations a step where more than two are the work itself: the norm of all gradients, and its factor on them.
@@ -50,13 +51,14 @@ AT_VALIDATION = {"LossFluctuationMonitor"}
 # Measured often above; here as it comes, so that the steps counted are those between two measurements.
 SELDOM: dict[str, dict[str, Any]] = {"GradientUnderflowMonitor": {}}
 # Those that change nothing in the run: the weights are the same with and without them.
-READERS = [name for name in CALLBACKS if name.endswith(("Monitor", "Report", "Export"))]
+READERS = [name for name in CALLBACKS if name.endswith(("Monitor", "Report", "Export", "Lint"))]
 # What they log comes from a run with a feature store; their own tests compare it with the docstring.
 LOG_IN_A_RECOMMENDER = {"OnnxExport"}
 
 _OURS = "lightning_mp.errors.LightningMPWarning"
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:the training loader of .* has no `state_dict`:{_OURS}"),
+    pytest.mark.filterwarnings(f"ignore:`PrecisionLint` found 1 thing:{_OURS}"),
     pytest.mark.filterwarnings(f"ignore:`val_loss` .* against a running median:{_OURS}"),
     pytest.mark.filterwarnings(f"ignore:.*`OnnxExport` wrote no bundle.*:{_OURS}"),
     pytest.mark.filterwarnings("ignore:.*`isinstance.treespec, LeafSpec.` is deprecated.*"),

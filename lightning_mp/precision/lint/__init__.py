@@ -1,0 +1,1 @@
+"""What float16 breaks in a module, found before it is trained."""

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lightning_mp.cli.main import main
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.layer = nn.Linear(width, 1).half()
+
+    def forward(self, x, mask):
+        return self.layer(x).masked_fill(mask, -1e9) / (x.norm() + 1e-8)
+
+class NeedsArguments(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+    def forward(self, x):
+        return x / (x.norm() + 1e-8)
+"""
+
+
+@pytest.fixture
+def net(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NET)
+    return tmp_path
+
+
+def test_a_class_in_a_file(net, capsys):
+    assert main(["lint", "net.py:Net", "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["code"], one["severity"], one["place"]) for one in found] == [
+        ("MP102", "error", "net.py:10"),
+        ("MP107", "error", "layer.bias"),
+        ("MP107", "error", "layer.weight"),
+        ("MP103", "warning", "net.py:10"),
+    ]
+    assert main(["lint", "net.py:Net"]) == 3
+    out = capsys.readouterr().out
+    assert "MP102" in out
+    assert "net.py:10" in out
+
+
+def test_a_class_that_needs_arguments_is_read_not_built(net, capsys):
+    assert main(["lint", "net.py:NeedsArguments"]) == 0  # a warning alone
+    assert "MP103" in capsys.readouterr().out
+    assert main(["lint", "net.py:NeedsArguments", "--fail-on", "warning"]) == 3
+    assert main(["lint", "net.py:NeedsArguments", "--fail-on", "warning", "--ignore", "MP103"]) == 0
+    assert main(["lint", "net.py:Net", "--fail-on", "never"]) == 0
+
+
+def test_a_class_of_an_installed_package(capsys):
+    assert main(["lint", "lightning.pytorch.demos.boring_classes:DemoModel", "--fail-on", "note"]) == 0
+    assert capsys.readouterr().out == "no findings\n"
+
+
+def test_a_recipe(capsys, tmp_path):
+    assert main(["lint", "--config", "quickstart", "--json"]) == 0
+    assert [one["code"] for one in json.loads(capsys.readouterr().out)] == ["MP111"]
+    recipe = tmp_path / "fp32.yaml"
+    recipe.write_text("model:\n  class_path: torch.optim.Adam\n  init_args: {lr: 1.0}\n")
+    assert main(["lint", "--config", str(recipe)]) == 0
+    assert "trains in 32-true" in capsys.readouterr().err
+    assert main(["lint", "--config", str(recipe), "--precision", "16-true"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "nothing to lint"),
+        (["nowhere:Net"], "cannot be imported"),
+        (["nowhere.py:Net"], "no file"),
+        (["net.py:Nothing"], "cannot be imported"),
+        (["Net"], "names no class"),
+        (["net.py:Net", "--ignore", "MP9"], "no such code"),
+    ],
+)
+@pytest.mark.usefixtures("net")
+def test_refusals(capsys, arguments, words):
+    assert main(["lint", *arguments]) == 2
+    assert words in capsys.readouterr().err
