@@ -29,7 +29,9 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from lightning_mp.export.export_onnx import export_onnx as export_onnx
     from lightning_mp.export.precision_policy import PrecisionPolicy as PrecisionPolicy
     from lightning_mp.models.multi_task import MultiTaskModule as MultiTaskModule
+    from lightning_mp.models.next_item import NextItemModule as NextItemModule
     from lightning_mp.models.ranking import RankingModule as RankingModule
+    from lightning_mp.models.retrieval import RetrievalModule as RetrievalModule
     from lightning_mp.networks.dcn_v2 import DCNv2 as DCNv2
     from lightning_mp.networks.deep_fm import DeepFM as DeepFM
     from lightning_mp.networks.feature_embedding import FeatureEmbedding as FeatureEmbedding
@@ -58,6 +60,7 @@ _HOMES = {
     "LossScaleMonitor": "lightning_mp.callbacks.loss_scale_monitor",
     "MMoE": "lightning_mp.networks.mmoe",
     "MultiTaskModule": "lightning_mp.models.multi_task",
+    "NextItemModule": "lightning_mp.models.next_item",
     "NonFiniteMonitor": "lightning_mp.callbacks.non_finite_monitor",
     "NormGuard": "lightning_mp.callbacks.norm_guard",
     "OnnxExport": "lightning_mp.callbacks.onnx_export",
@@ -68,6 +71,7 @@ _HOMES = {
     "RankingModule": "lightning_mp.models.ranking",
     "ResumableLoader": "lightning_mp.datamodules.resumable_loader",
     "ResumableRandomState": "lightning_mp.callbacks.resumable_random_state",
+    "RetrievalModule": "lightning_mp.models.retrieval",
     "RowWiseAdagrad": "lightning_mp.optim.row_wise_adagrad",
     "SASRec": "lightning_mp.networks.sasrec",
     "SafeCheckpointIO": "lightning_mp.plugins.safe_checkpoint_io",
@@ -94,6 +98,7 @@ __all__ = [
     "LossScaleMonitor",
     "MMoE",
     "MultiTaskModule",
+    "NextItemModule",
     "NonFiniteMonitor",
     "NormGuard",
     "OnnxExport",
@@ -104,6 +109,7 @@ __all__ = [
     "RankingModule",
     "ResumableLoader",
     "ResumableRandomState",
+    "RetrievalModule",
     "RowWiseAdagrad",
     "SASRec",
     "SafeCheckpointIO",

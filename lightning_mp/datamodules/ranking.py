@@ -28,6 +28,7 @@ from lightning_mp.data.time_split import TimeSplit
 from lightning_mp.datamodules.resumable_loader import ResumableLoader
 from lightning_mp.datamodules.row_order import Shuffle
 from lightning_mp.datamodules.sampled_negatives import SampledNegatives
+from lightning_mp.datamodules.sequence_dataset import SequenceDataset
 from lightning_mp.datamodules.store_dataset import StoreDataset
 from lightning_mp.errors import ConfigurationError, DataError
 from lightning_mp.schema import FeatureSchema
@@ -53,28 +54,28 @@ class RankingDataModule(pl.LightningDataModule):
             `"synthetic"` draws one (`synthetic`) beside the store. Left out, the store is used as it stands.
         store: Folder of the store. It is made, or made anew, when the log or the settings below changed.
         columns: Where the log keeps what.
-        label: What a row is labelled with: `{event: click}`, `{value: rating, at_least: 4}`,
-            `{preference: {order: 1.0, cart: 0.5, click: 0.1}}`, a label a task with `{tasks: [click, cart, order]}`, or
-            nothing but what was taken, `{taken: order}`.
+        label: What a row is labelled with: `{event: click}`, `{value: rating, at_least: 4}`, `{taken: order}`,
+            `{tasks: [click, cart, order]}`, or `{preference: {order: 1.0, cart: 0.5, click: 0.1}}`.
         features: In the order of the model's inputs.
         event_map: Kind of each word of the log that is not a kind itself.
-        split: Where the parts begin, in time; or `{leave_out: 1}`, each user's last events.
+        split: Where the parts begin in time; or `{leave_out: 1}`: each user's last events.
         csv: How a CSV file is written.
         items: Table of the items' attributes, joined by their key.
         users: Table of the users' attributes.
         sessions: Pause that ends a user's session, such as `30min`; makes `session` and `dwell` for histories.
         negatives: Draws rows for a log that holds what was taken and not what was shown.
         leakage: How closely features are looked at for what they cannot know.
-        audit: What the features must be worth in half precision: `{policy: fp16, fail_under: 80, cure: true}`.
+        audit: What features must be worth in half precision: `{policy: fp16, fail_under: 80, cure: true}`.
         max_bad_share: Share in [0, 1] of rows that may be rejected.
-        on_overflow: What becomes of a float16 feature that holds too large a number: refuse, float32, or clip.
+        on_overflow: What becomes of a float16 feature with too large a number: refuse, float32, or clip.
         synthetic: Settings of the synthetic log.
         memory_limit: What DuckDB and the store's writer may take while the store is made, such as `400MB`.
         batch_size: Rows a batch, in each process.
-        shuffle: Order of the training rows: `"global"`; `"block"`, which reads neighbouring rows together and is about
-            twice as fast, as good on a store's rows, and right for stores larger than memory; `"none"`.
+        shuffle: Order of the training rows: `"global"`; `"block"`, which reads neighbours together: about twice as
+            fast, as good on a store's rows, right for stores larger than memory; `"none"`.
         seed: Of the order of the training rows.
         sampled_negatives: Adds `negatives` to training batches, drawn anew each epoch by the loader.
+        train_on: `"rows"`, or `"sequences"`, for `NextItemModule`: training batches of `SequenceDataset`.
         num_workers: Processes that make batches. A store's rows need none: a thread gathers them ahead.
 
     Raises:
@@ -116,6 +117,7 @@ class RankingDataModule(pl.LightningDataModule):
         shuffle: Literal["global", "block", "none"] = "global",
         seed: int = 0,
         sampled_negatives: SampledNegatives | None = None,
+        train_on: Literal["rows", "sequences"] = "rows",
         num_workers: int = 0,
     ) -> None:
         super().__init__()
@@ -144,6 +146,7 @@ class RankingDataModule(pl.LightningDataModule):
         self.shuffle = shuffle
         self.seed = seed
         self.sampled_negatives = sampled_negatives
+        self.train_on = train_on
         self.num_workers = num_workers
         self._manifest: StoreManifest | None = None
         self._prepared = False
@@ -152,6 +155,11 @@ class RankingDataModule(pl.LightningDataModule):
     def schema(self) -> FeatureSchema:
         """Schema of the store that the batches come from."""
         return self._opened().schema
+
+    @property
+    def version(self) -> int:
+        """Version of the store that the batches come from."""
+        return self._opened().version
 
     @property
     def log_path(self) -> Paths | None:
@@ -224,15 +232,14 @@ class RankingDataModule(pl.LightningDataModule):
         return self._manifest
 
     def _loader(self, split: str, *, shuffle: Shuffle = "none", with_items: bool = False) -> ResumableLoader:
-        manifest, trainer = self._opened(), self.trainer
-        if not manifest.rows(split):
+        trainer, training = self.trainer, split == "train"
+        if not self._opened().rows(split):
             raise DataError(f"the store `{self.store.path}` has no {split} rows", "change `split`")
+        table = self.store.load(split, self.version)
+        negatives = self.sampled_negatives if training else None
+        sequences = training and self.train_on == "sequences"
         return ResumableLoader(
-            StoreDataset(
-                self.store.load(split, manifest.version),
-                with_items=with_items,
-                negatives=self.sampled_negatives if split == "train" else None,
-            ),
+            SequenceDataset(table) if sequences else StoreDataset(table, with_items=with_items, negatives=negatives),
             batch_size=self.batch_size,
             shuffle=shuffle,
             seed=self.seed,

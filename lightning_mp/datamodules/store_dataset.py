@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 from torch.utils.data import Dataset
 from typing_extensions import override
 
@@ -20,6 +19,7 @@ from lightning_mp.data.store.layout import KEYS, GroupName, dense_positions, lay
 from lightning_mp.datamodules.row_order import Chunk
 from lightning_mp.datamodules.sampled_negatives import SampledNegatives
 from lightning_mp.errors import ConfigurationError
+from lightning_mp.networks.batch_lists import batch_lists
 
 _Rows = Callable[[GroupName], Tensor]
 _ROW, _USER, _ITEM = (KEYS.index(name) for name in ("row", "user", "item"))
@@ -180,9 +180,7 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         return batch
 
     def _lists(self, flat: Tensor) -> Tensor:
-        widths = [feature.width for feature in self.table.schema.of_kind("multi_categorical")]
-        parts = torch.split(flat, widths, dim=1)
-        return torch.stack([pad(part, (0, max(widths) - part.shape[1])) for part in parts], dim=1)
+        return batch_lists(flat, [feature.width for feature in self.table.schema.of_kind("multi_categorical")])
 
     def _both(self, rows: _Rows) -> Tensor:
         narrow, wide = rows("dense16"), rows("dense32")

@@ -78,3 +78,20 @@ def plain_hyperparameters(hparams: Any) -> None:
     """
     for name in [name for name, value in hparams.items() if callable(value)]:
         del hparams[name]
+
+
+def require_methods(network: nn.Module | None, *methods: str, like: str) -> None:
+    """Refuse a network without the methods that a module calls.
+
+    Args:
+        network: As built.
+        methods: As they are called, such as `encode(history)`.
+        like: A network that has them.
+
+    Raises:
+        ConfigurationError: One is missing; it is named.
+    """
+    for method in methods:
+        if not callable(getattr(network, method.partition("(")[0], None)):
+            problem = f"network `{type(network).__name__}` has no method `{method}`"
+            raise ConfigurationError(problem, f"use `{like}`, or add it")

@@ -19,8 +19,8 @@ from lightning_mp.models import checkpoint_record
 from lightning_mp.models.building import built, plain_hyperparameters, require_built, trainers_schema
 from lightning_mp.models.epoch_metrics import log_epoch_metrics
 from lightning_mp.models.optimization import optimization
-from lightning_mp.models.task_chain import chain_logits
 from lightning_mp.models.usable_batch import check_labels, labels_of, require_logits, require_usable
+from lightning_mp.networks.task_chain import chain_logits
 from lightning_mp.schema import FeatureSchema
 
 Batch = dict[str, Tensor]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from lightning_mp.data.item_catalogue import item_place
 from lightning_mp.errors import ConfigurationError, DataError
 from lightning_mp.schema import FeatureSchema
 
@@ -85,3 +86,36 @@ def check_labels(labels: Tensor, task: str) -> None:
             f"label {labels[row].tolist()} at row {row} of the batch is outside [0, 1], task '{task}'",
             "make a label with `label: {value: ..., at_least: ...}`, or scale it to [0, 1]",
         )
+
+
+def taken_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The rows of a batch that say what was taken: all without `labels`, else those whose label is above 0.
+
+    Raises:
+        DataError: There is none.
+    """
+    labels = batch.get("labels")
+    if labels is None:
+        return batch
+    taken = labels > 0
+    if bool(taken.all()):
+        return batch
+    if not taken.any():
+        problem = f"none of the {len(labels):,} rows of the batch has a label above 0: nothing was taken"
+        raise DataError(problem, "prepare the store with `label: {taken: order}`")
+    return {name: tensor[taken] for name, tensor in batch.items()}
+
+
+def with_own_target(batch: dict[str, Tensor], schema: FeatureSchema | None) -> dict[str, Tensor]:
+    """A batch with `history`, and each row's own item as its `target` where it has `ids`.
+
+    Raises:
+        DataError: It has no `history`.
+    """
+    if "history" not in batch:
+        there = ", ".join(f"`{name}`" for name in batch)
+        hint = "give the store a feature of kind `sequence`, or train on `train_on: sequences`"
+        raise DataError(f"the batch has no `history`; it has {there}", hint)
+    if "ids" not in batch or schema is None:
+        return batch
+    return {**batch, "target": batch["ids"][:, item_place(schema)]}
