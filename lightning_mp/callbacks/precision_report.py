@@ -71,6 +71,7 @@ class PrecisionReport(Callback):
         self._record = RunRecord()
         self._recorder: RunRecorder | None = None
         self._facts: dict[str, Any] = {}
+        self._stage = "fit"
 
     @property
     @override
@@ -79,6 +80,7 @@ class PrecisionReport(Callback):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._stage = str(getattr(stage, "value", stage))
         if stage == "fit":  # before the state of a checkpoint is loaded
             self._record, self._facts, self.path, self.findings = RunRecord(), {}, None, []
 
@@ -137,12 +139,11 @@ class PrecisionReport(Callback):
             self._facts = gathered(self._record, trainer, pl_module) if trainer.is_global_zero else {}
             self._try_to_write(trainer, "precision_report", failed=None)
         elif stage in _EVALUATIONS:
-            stage = str(getattr(stage, "value", stage))
-            self._record.evaluations[stage] = evaluated(trainer)
+            self._record.evaluations[self._stage] = evaluated(trainer)
             alone = self._record.began is None
             if alone and trainer.is_global_zero:
                 self._facts = gathered(self._record, trainer, pl_module)
-            self._try_to_write(trainer, f"precision_report_{stage}" if alone else "precision_report", failed=None)
+            self._try_to_write(trainer, f"precision_report_{self._stage}" if alone else "precision_report", failed=None)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -163,7 +164,8 @@ class PrecisionReport(Callback):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._record = RunRecord.from_state(state_dict)
+        if self._stage == "fit":  # a test of the best checkpoint would take the record back to where it was saved
+            self._record = RunRecord.from_state(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
         state = detached_state(self.__dict__, run=["_recorder"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterable
+from importlib.metadata import version
 from typing import Any, Final
 
 import lightning.pytorch as pl
@@ -89,7 +90,7 @@ def _run(record: RunRecord, trainer: pl.Trainer, module: pl.LightningModule, cal
         "versions": {
             "lightning_mp": lightning_mp.__version__,
             "torch": torch.__version__,
-            "lightning": pl.__version__,
+            "lightning": version("lightning"),
             "python": platform.python_version(),
         },
     }
@@ -99,9 +100,9 @@ def _loss_scale(
     record: RunRecord, trainer: pl.Trainer, callbacks: list[Any], series: dict[str, Any] | None
 ) -> dict[str, Any]:
     monitor, history = _first(callbacks, LossScaleMonitor), record.history
-    limits = {"min_scale": getattr(monitor, "min_scale", 1.0), "patience": getattr(monitor, "patience", 20)}
+    least, patience = getattr(monitor, "min_scale", 1.0), getattr(monitor, "patience", 20)
     scaler = trainer.scaler
-    verdict = collapse(history, record.skips, **limits) if history.skipped else None
+    verdict = collapse(history, record.skips, min_scale=least, patience=patience) if history.skipped else None
     forecast = monitor.forecast if monitor is not None else None
     return {
         "scaled": scaler is not None and scaler.is_enabled(),
@@ -114,7 +115,7 @@ def _loss_scale(
         "growth_interval": scaler.get_growth_interval() if scaler is not None and scaler.is_enabled() else None,
         "skips": [event.to_dict() for event in record.skips],
         "collapse": None if verdict is None else list(verdict),
-        "forecast": None if forecast is None else list(forecast_text(forecast, min_scale=limits["min_scale"])),
+        "forecast": None if forecast is None else list(forecast_text(forecast, min_scale=least)),
         "told_by": "LossScaleMonitor" if monitor is not None else "PrecisionReport",
     }
 

@@ -58,7 +58,7 @@ class LabelSample:
         positive = label == values[-1]
         if len(values) != 2 or min(positive.sum(), (~positive).sum()) < _RARER:
             return []
-        found = []
+        found: list[dict[str, Any]] = []
         for name in self._columns[0]:
             parts = [columns[name] for columns in self._columns if name in columns]
             column = np.concatenate(parts)

@@ -23,7 +23,7 @@ from lightning_mp.running.command_line import command_line, with_recipes
 from lightning_mp.running.noise import without_noise
 from lightning_mp.running.recipe_parser import RecipeParser, given_recipes
 from lightning_mp.running.refused_setting import placed_refusals, refusal
-from lightning_mp.running.report import report_fit, report_test
+from lightning_mp.running.report import report_fit, report_precision, report_test
 from lightning_mp.running.score_writer import write_scores
 
 _EVALUATES = ("validate", "test", "predict")
@@ -64,6 +64,17 @@ class RecipeCLI(LightningCLI):
                 type=str | None,
                 default=None,
                 help="Parquet file for the scores; by default `scores.parquet` in `trainer.default_root_dir`.",
+            )
+
+        if sys.argv[1:2] == ["validate"]:
+            parser.add_argument(
+                "--against-fp32",
+                type=str | bool,
+                nargs="?",
+                const=True,
+                default=False,
+                help="Score the validation part in float32 too and tell what the precision costs; with the checkpoint "
+                "of a run trained in float32, that one.",
             )
 
     @override
@@ -123,6 +134,11 @@ class RecipeCLI(LightningCLI):
         if self.trainer.received_sigterm:
             raise SIGTERMException
         report_fit(self.trainer, self.model, self.datamodule)
+
+    def after_validate(self) -> None:
+        """Set the precision beside float32, where that was asked for."""
+        if other := self.config[self.subcommand].get("against_fp32"):
+            report_precision(self.trainer, self.model, self.datamodule, self.config[self.subcommand].ckpt_path, other)
 
     def after_test(self) -> None:
         """Set the model beside the baselines."""

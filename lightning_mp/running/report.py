@@ -9,11 +9,15 @@ from typing import Any
 import lightning.pytorch as pl
 import rich
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
 from lightning_mp.callbacks.onnx_export import OnnxExport
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.datamodules.ranking import SYNTHETIC
+from lightning_mp.errors import NumericError
+from lightning_mp.running.against_fp32 import against_fp32
+from lightning_mp.running.checkpoint_options import require_checkpoint
 from lightning_mp.running.evaluate import evaluate
 from lightning_mp.running.evaluate_lists import evaluate_lists
 from lightning_mp.running.list_metrics_table import ListMetricsTable
@@ -32,14 +36,61 @@ def report_fit(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.Li
         datamodule: What it was trained on.
     """
     best = getattr(trainer.checkpoint_callback, "best_model_path", "") or None
+    lines = _why_it_stopped(trainer)  # the test loads the states that callbacks had at the best checkpoint
     trainer.test(model, datamodule=datamodule, ckpt_path=best, verbose=False)
     report_test(trainer, model, datamodule)
-    lines = [f"checkpoint: {_shown(best) if best else 'none was kept; the weights at the end were tested'}"]
-    for callback in callbacks_of(trainer):
-        if isinstance(callback, OnnxExport) and callback.bundle is not None:
-            folder = _shown(callback.bundle.path)
-            lines += [f"bundle:     {folder}", f"serve it:   lightning-mp serve {shlex.quote(folder)}"]
+    lines += [f"checkpoint: {_shown(best) if best else 'none was kept; the weights at the end were tested'}"]
+    bundles = [c.bundle for c in callbacks_of(trainer) if isinstance(c, OnnxExport) and c.bundle is not None]
+    for bundle in bundles:
+        folder = _shown(bundle.path)
+        lines += [f"bundle:     {folder}", f"serve it:   lightning-mp serve {shlex.quote(folder)}"]
+    store = getattr(datamodule, "store", None)
+    if not bundles and best and isinstance(store, FeatureStore):
+        words = ["lightning-mp", "export", _shown(best), "--store", _shown(store.path), "--out", "bundle"]
+        lines.append(f"bundle:     none was written; make one: {shlex.join(words)}")
     print("\n".join(lines))  # noqa: T201 (the answer of the command)
+
+
+def _why_it_stopped(trainer: pl.Trainer) -> list[str]:
+    """Where a callback ended the fit; Lightning says it itself where `max_epochs` and the like did."""
+    return [
+        f"stopped:    after epoch {c.stopped_epoch}: `{c.monitor}` was no better in {c.wait_count} validations "
+        f"than {float(c.best_score):.4g} (`EarlyStopping`)"
+        for c in callbacks_of(trainer)
+        if isinstance(c, EarlyStopping) and c.stopped_epoch > 0 and c.wait_count >= c.patience
+    ]
+
+
+def report_precision(
+    trainer: pl.Trainer,
+    model: pl.LightningModule,
+    datamodule: pl.LightningDataModule | None,
+    checkpoint: str,
+    other: str | bool,
+) -> None:
+    """Print what the precision costs against float32, on the validation part; `against_fp32.json` keeps it.
+
+    Args:
+        trainer: After its validation.
+        model: With the weights of the checkpoint.
+        datamodule: What it was validated on.
+        checkpoint: That was validated.
+        other: Checkpoint of a run trained in float32; `True` for the same one.
+
+    Raises:
+        NumericError: A loss of more than 1 % of a metric is certain.
+    """
+    second = other if isinstance(other, str) else None
+    if second is not None:
+        require_checkpoint(second, evaluates=True)
+    found = against_fp32(trainer, model, datamodule, checkpoint=checkpoint, float32_checkpoint=second)
+    rich.print(found)
+    print(f"kept in: {_shown(found.write(Path(trainer.default_root_dir) / 'against_fp32.json'))}")  # noqa: T201
+    if found.verdict == "fails":
+        hint = (
+            "keep the input and output layers in float32 with `KeepInFP32`; the page of `PrecisionReport` names layers"
+        )
+        raise NumericError(f"precision `{found.precision}` is worse than float32 on the same rows", hint)
 
 
 def report_test(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:

@@ -248,13 +248,15 @@ def test_an_evaluation_adds_to_the_page_of_its_fit_and_alone_has_its_own(make_tr
     trainer = make_trainer(callbacks=[report])
     trainer.fit(Clicks(), clicks(512), clicks(256))
     written = report.path
-    getattr(trainer, stage)(trainer.lightning_module, clicks(256), verbose=False)
+    trainer.save_checkpoint("end.ckpt")
+    getattr(trainer, stage)(trainer.lightning_module, clicks(256), ckpt_path="end.ckpt", verbose=False)
     assert report.path == written
     key = "val_loss" if stage == "validate" else "test_loss"
     assert json.loads(written.with_suffix(".json").read_text())["evaluations"][stage][key] > 0
+    assert json.loads(written.with_suffix(".json").read_text())["run"]["steps"] == 4
     before = written.read_bytes()
     alone = PrecisionReport("report")
-    getattr(make_trainer(callbacks=[alone]), stage)(Clicks(), clicks(256), verbose=False)
+    getattr(make_trainer(callbacks=[alone]), stage)(Clicks(), clicks(256), ckpt_path="end.ckpt", verbose=False)
     assert alone.path.name == f"precision_report_{stage}.html"
     assert "evaluated" in alone.path.read_text()
     assert written.read_bytes() == before
