@@ -43,7 +43,7 @@ def set_module_metrics(module: pl.LightningModule, metrics: dict[str, Any]) -> N
         for key, value in saved["state"].items():
             setattr(metric, key, _on(value, metric.device))
         metric._update_count = saved["count"]  # noqa: SLF001 -- torchmetrics has no other way to say so
-        metric._computed = None  # noqa: SLF001
+        metric._computed = None  # noqa: SLF001 - or torchmetrics gives what it computed before
 
 
 def add_logged(trainer: pl.Trainer, logged: dict[str, Any]) -> None:

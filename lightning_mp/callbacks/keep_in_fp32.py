@@ -125,7 +125,7 @@ class KeepInFP32(Callback):
         if self._kept is not None and torch.is_autocast_enabled(loss.device.type):
             # Manual optimization calls backward inside autocast: it would run in float16 whatever the forward did.
             self._autocast_off = torch.autocast(loss.device.type, enabled=False)
-            self._autocast_off.__enter__()  # type: ignore[no-untyped-call]
+            self._autocast_off.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         if self._check is not None and self._batches_left > 0:
             self._check.attach(self.verified)  # nothing, where all that is still to be judged is frozen
             if self._check.is_attached and self._batches_left == _BATCHES_TO_VERIFY:

@@ -38,7 +38,7 @@ def set_random_state(state: dict[str, Any]) -> None:
     random.setstate((version, tuple(numbers), gauss))
     keys, position, has_gauss, cached = state["numpy"]
     # The global generator on purpose: it is what user code draws from.
-    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002 - the state that user code draws from
     torch.set_rng_state(state["torch"].cpu())
     if torch.cuda.is_available():
         for device, cuda in enumerate(state["cuda"][: torch.cuda.device_count()]):

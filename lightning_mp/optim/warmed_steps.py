@@ -132,7 +132,7 @@ class WarmedSteps:
         if self._skipped is None:
             self._skipped = torch.zeros((), pin_memory=found_inf.is_cuda)
             self._skipped_on_host = self._skipped.numpy()
-            self._copied = torch.cuda.Event() if found_inf.is_cuda else None  # type: ignore[no-untyped-call]
+            self._copied = torch.cuda.Event() if found_inf.is_cuda else None  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._skipped.copy_(found_inf.reshape(()), non_blocking=True)
         if self._copied is not None:
             self._copied.record()

@@ -41,5 +41,5 @@ def choose_precision(
     for precision, wanted, name in (("16-mixed", _CPU_FLOAT16, "float16"), ("bf16-mixed", _CPU_BFLOAT16, "bfloat16")):
         present = sorted(wanted & set(cpu_flags))
         if present:
-            return precision, f"the processor multiplies {name} ({', '.join(present)})"  # type: ignore[return-value]
+            return precision, f"the processor multiplies {name} ({', '.join(present)})"  # type: ignore[return-value]  # the table has these names alone
     return "32-true", "the processor multiplies neither float16 nor bfloat16"

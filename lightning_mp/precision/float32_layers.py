@@ -89,7 +89,7 @@ def _float32_class(original: type[nn.Module]) -> type[nn.Module]:
         if constructor is type(self):
             return (original, arguments, *rest)
         if arguments == (type(self),):  # what an object gives that says nothing of its own; pickle checks that class
-            return (copyreg._reconstructor, (original, object, None), *rest)  # type: ignore[attr-defined]  # noqa: SLF001
+            return (copyreg._reconstructor, (original, object, None), *rest)  # type: ignore[attr-defined]  # noqa: SLF001 - what pickle itself calls, not in the stubs
         return (constructor, tuple(original if item is type(self) else item for item in arguments), *rest)
 
     body = {
@@ -105,7 +105,7 @@ def _float32_class(original: type[nn.Module]) -> type[nn.Module]:
 
 def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     reason = "a layer kept in float32: one compiled graph would run its backward pass in float16"
-    return cast(Callable[..., Any], torch.compiler.disable(function, reason=reason))  # type: ignore[no-untyped-call]
+    return cast(Callable[..., Any], torch.compiler.disable(function, reason=reason))  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 def _device_type(module: nn.Module, inputs: Any) -> str:

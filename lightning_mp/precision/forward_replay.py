@@ -156,10 +156,10 @@ def _shadow(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
     shadow = made[id(module)] = object.__new__(type(module))
     attributes = {name: type(value)() if "_hooks" in name else value for name, value in vars(module).items()}
     attributes["_parameters"] = dict(module._parameters)  # noqa: SLF001 - as nn.Module keeps them
-    attributes["_buffers"] = {name: None if b is None else b.clone() for name, b in module._buffers.items()}  # noqa: SLF001
+    attributes["_buffers"] = {name: None if b is None else b.clone() for name, b in module._buffers.items()}  # noqa: SLF001 - as nn.Module keeps them
     attributes["_modules"] = {
         name: None if child is None else _shadow(child, made)
-        for name, child in module._modules.items()  # noqa: SLF001
+        for name, child in module._modules.items()  # noqa: SLF001 - as nn.Module keeps them
     }
     vars(shadow).update(attributes)
     return shadow

@@ -55,7 +55,7 @@ class GradientFormat:
         if all(name in judged for name, _ in trained):
             return
         for name, weight in trained:
-            self._handles.append(weight.register_hook(self._hook(name)))  # type: ignore[no-untyped-call]
+            self._handles.append(weight.register_hook(self._hook(name)))  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def detach(self) -> None:
         """Take the hooks off; what was seen stays."""

@@ -86,7 +86,7 @@ class GradientSample:
         """Put the hooks on, after the forward pass; what is frozen in this pass has no gradient."""
         for name, parameter in self._parameters.items():
             if parameter.requires_grad:
-                self._handles.append(parameter.register_hook(self._hook(name)))  # type: ignore[no-untyped-call]
+                self._handles.append(parameter.register_hook(self._hook(name)))  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def detach(self) -> None:
         """Take the hooks off; the samples stay."""
@@ -129,7 +129,7 @@ class GradientSample:
         def take(gradient: Tensor) -> None:
             values = gradient.detach()
             if values.is_sparse:
-                values = values._values()  # noqa: SLF001
+                values = values._values()  # noqa: SLF001 - `values()` wants it coalesced
             if values.numel() and name not in self._taken:  # a shared weight's gradient arrives as one sum
                 least, most = torch.aminmax(values)
                 self._taken[name] = (spread(values, self._samples), least.float(), most.float())

@@ -50,7 +50,7 @@ class HostCopies:
             self._slots[self._next].copy_(number.reshape(()) if number.dim() else number, non_blocking=True)
         event = None
         if number.is_cuda:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             event.record(torch.cuda.current_stream(number.device))
         self._waiting.append((self._next, tag, event))
         self._next = (self._next + 1) % _SLOTS
@@ -70,7 +70,7 @@ class HostCopies:
     def _take(self, *, wait: bool, most: int) -> None:
         while self._waiting and most:
             slot, tag, event = self._waiting[0]
-            if event is not None and not event.query():  # type: ignore[no-untyped-call]
+            if event is not None and not event.query():  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 if not wait:
                     return
                 event.synchronize()

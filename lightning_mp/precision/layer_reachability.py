@@ -15,9 +15,9 @@ from torch.utils.hooks import RemovableHandle
 
 from lightning_mp.precision.hookable_modules import scripted_modules
 
-_MULTIPLYING = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.RNNBase)  # noqa: SLF001
+_MULTIPLYING = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.RNNBase)  # noqa: SLF001 - the base of all convolutions
 # Looked up by row or scaled element by element: no product that autocast would do in float16.
-_NOT_MULTIPLYING = (nn.Embedding, nn.EmbeddingBag, nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)  # noqa: SLF001
+_NOT_MULTIPLYING = (nn.Embedding, nn.EmbeddingBag, nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)  # noqa: SLF001 - the base of batch and instance norms
 
 
 @dataclass(slots=True, kw_only=True)

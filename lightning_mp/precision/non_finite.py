@@ -38,7 +38,7 @@ def finite_flags(tensors: Sequence[Tensor]) -> Tensor:
         >>> finite_flags([torch.tensor([1.0, 2.0]), torch.tensor([float("inf")])])
         tensor([ True, False])
     """
-    values = [tensor._values() if tensor.is_sparse else tensor for tensor in tensors]  # noqa: SLF001
+    values = [tensor._values() if tensor.is_sparse else tensor for tensor in tensors]  # noqa: SLF001 - `values()` wants it coalesced
     return torch.stack([torch.isfinite(value.detach()).all() for value in values])
 
 

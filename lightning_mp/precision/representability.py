@@ -28,7 +28,7 @@ def came_out_of(tensor: Tensor, dtype: torch.dtype = torch.float16) -> Tensor:
         >>> int(came_out_of(x)), int(came_out_of(x.half().float())), int(came_out_of(torch.zeros(50)))
         (0, 1, -1)
     """
-    values = (tensor._values() if tensor.is_sparse else tensor).detach()  # noqa: SLF001
+    values = (tensor._values() if tensor.is_sparse else tensor).detach()  # noqa: SLF001 - `values()` wants it coalesced
     telling = torch.isfinite(values) & (values != 0)
     equal = torch.where(telling, values == values.to(dtype).float(), torch.tensor(True, device=values.device)).all()
     enough = telling.sum() >= MEANINGFUL_VALUES

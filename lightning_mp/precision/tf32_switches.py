@@ -37,7 +37,7 @@ class Tf32Switches:
     def read(cls) -> Tf32Switches:
         """What holds in this process now, whichever interface has set it."""
         backends = torch.backends
-        convolution = {backends.cudnn.conv.fp32_precision, backends.cudnn.rnn.fp32_precision}  # type: ignore[attr-defined]
+        convolution = {backends.cudnn.conv.fp32_precision, backends.cudnn.rnn.fp32_precision}  # type: ignore[attr-defined]  # newer than the stubs
         return cls(
             matmul=backends.cuda.matmul.fp32_precision == "tf32", convolution=bool(convolution & {"tf32", "bf16"})
         )
@@ -48,7 +48,7 @@ class Tf32Switches:
         cudnn = torch.backends.cudnn
         cudnn.allow_tf32 = self.convolution
         if not self.convolution:  # the old interface leaves them to what is set for all backends
-            cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
+            cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]  # newer than the stubs
 
     @property
     def old_interface_raises(self) -> bool:

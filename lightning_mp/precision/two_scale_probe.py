@@ -170,12 +170,12 @@ def _values(source: Tensor | Node, gradient: Tensor) -> Tensor:
     if isinstance(source, Tensor):
         values = gradient.coalesce().values() if gradient.is_sparse else gradient.detach()
         return values.float() if values.dtype is not torch.float32 else values
-    indices = source._saved_indices.reshape(-1)  # type: ignore[attr-defined]  # noqa: SLF001
+    indices = source._saved_indices.reshape(-1)  # type: ignore[attr-defined]  # noqa: SLF001 - autograd tells it nowhere else
     rows, inverse = torch.unique(indices, return_inverse=True)
     width = gradient.shape[-1]
     sums = torch.zeros(len(rows), width, device=gradient.device)
     sums.index_add_(0, inverse, gradient.detach().reshape(-1, width).float())
-    padding = source._saved_padding_idx  # type: ignore[attr-defined]  # noqa: SLF001
+    padding = source._saved_padding_idx  # type: ignore[attr-defined]  # noqa: SLF001 - autograd tells it nowhere else
     sums[rows == padding] = 0  # the table's own gradient leaves that row out
     return sums
 
@@ -183,7 +183,7 @@ def _values(source: Tensor | Node, gradient: Tensor) -> Tensor:
 def _size(source: Tensor | Node, parameter: Tensor) -> int:
     if isinstance(source, Tensor):
         return source.numel()
-    return int(source._saved_indices.numel()) * parameter.shape[-1]  # type: ignore[attr-defined]  # noqa: SLF001
+    return int(source._saved_indices.numel()) * parameter.shape[-1]  # type: ignore[attr-defined]  # noqa: SLF001 - autograd tells it nowhere else
 
 
 def _room(memory: int, device: torch.device) -> int:

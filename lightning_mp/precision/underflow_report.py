@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lightning_mp.float_formats import FLOAT16
@@ -173,8 +173,8 @@ def _zero_gradients(losses: Sequence[ParameterLoss]) -> list[str]:
     return [name for name, value in spread.items() if value < _ROUNDING_FLOOR * largest[layer_of(name)]]
 
 
-def _norm(values: object) -> float:
-    return math.sqrt(sum(value * value for value in values))  # type: ignore[attr-defined]
+def _norm(values: Iterable[float]) -> float:
+    return math.sqrt(sum(value * value for value in values))
 
 
 def _share(losses: Sequence[ParameterLoss]) -> float:
