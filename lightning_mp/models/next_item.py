@@ -13,8 +13,10 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from lightning_mp.data.item_catalogue import ItemCatalogue, item_catalogue, item_place
+from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.errors import ConfigurationError, DataError
 from lightning_mp.models import building, checkpoint_record
+from lightning_mp.models.list_scorer import Scorer, known_items, list_scorer
 from lightning_mp.models.next_item_queries import NextItemQueries
 from lightning_mp.models.optimization import optimization
 from lightning_mp.models.ranked_items import Asked, log_ranking, trainers_store
@@ -40,12 +42,10 @@ class NextItemModule(pl.LightningModule):
     ranked, and relevant is the row's own. Override `loss`, `score` or `configure_optimizers` to change what is trained.
 
     Args:
-        network: The network, or what makes it from a schema (its class, or `functools.partial` of it).
-            `encode(history)` gives the states (B, L, E), `item_vectors()` (V, E), both float32, `forward(batch)` the
-            logits (B,) of `target` after `history`.
-        optimizer: As for a `RankingModule`, as the next two.
+        network: The network, or what makes it from a schema. `encode(history)` gives the states (B, L, E),
+            `item_vectors()` (V, E), both float32, `forward(batch)` the logits (B,) of `target` after `history`.
+        optimizer: As for a `RankingModule`, as the next.
         lr_scheduler: What makes a schedule from the optimizer.
-        weight_decay: Of the matrices.
         objective: `"softmax"` over all items; `"sampled_softmax"` over drawn ones, corrected for their share; `"gbce"`:
             binary cross-entropy over drawn ones, calibrated (gSASRec). The first is best where the items are few.
         negatives: Items drawn for each sequence and step; one that is the target counts for nothing.
@@ -70,8 +70,6 @@ class NextItemModule(pl.LightningModule):
         >>> from functools import partial
         >>> from lightning_mp.networks.sasrec import SASRec
         >>> module = NextItemModule(partial(SASRec, embedding_dim=32), objective="gbce", negatives=128)
-        >>> module.schema is None
-        True
 
     Source:
         Kang and McAuley, SASRec, ICDM 2018. Petrov and Macdonald, gSASRec, RecSys 2023.
@@ -83,7 +81,6 @@ class NextItemModule(pl.LightningModule):
         *,
         optimizer: OptimizerCallable = torch.optim.Adam,
         lr_scheduler: LRSchedulerCallable | None = None,
-        weight_decay: float | None = None,
         objective: Objective = "sampled_softmax",
         negatives: int = 256,
         calibration: float = 0.75,
@@ -109,7 +106,7 @@ class NextItemModule(pl.LightningModule):
         self._factory = None if isinstance(network, nn.Module) else network
         self._optimizer = optimizer
         self._lr_scheduler = lr_scheduler
-        self._weight_decay = weight_decay
+        self._size = 1
         self._queries = NextItemQueries()
         if isinstance(network, nn.Module):
             self.network = network
@@ -123,7 +120,7 @@ class NextItemModule(pl.LightningModule):
             ConfigurationError: It cannot be made, or lacks a method; or the items have no `id`.
             SchemaError: It was built for another schema; feature and field are named.
         """
-        item_place(schema)
+        self._size = schema.ids[item_place(schema)].vocabulary_size or 1
         self.network = building.built(self.network, self._factory, known=self.schema, schema=schema)
         building.require_methods(self.network, "encode(history)", "item_vectors()", like="SASRec")
         self.schema = schema
@@ -166,6 +163,15 @@ class NextItemModule(pl.LightningModule):
         likeness = torch.from_numpy(catalogue.likeness(self.cold_start)).to(self.device)
         return cold_item_vectors(vectors, rows > 0, likeness)
 
+    def list_scorer(self, store: FeatureStore, version: int | None = None, *, part: str = "test") -> Scorer:
+        """A function from codes of users (u,) to their scores of all items of the store, (u, C), as `part` begins."""
+        catalogue, network = item_catalogue(store, version), building.require_built(self.network)
+        known = known_items(catalogue, cold=bool(self.cold_start))
+        return list_scorer(
+            store, part, version, vectors=lambda batch: network.encode(batch["history"])[:, -1],  # type: ignore[operator]  # a method, says `build`
+            items=self.catalogue_vectors(catalogue), candidates=known, device=self.device,
+        )  # fmt: skip
+
     @override
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         logits = self._place_logits(batch, step=self.current_epoch * 1_000_003 + batch_idx)
@@ -201,7 +207,7 @@ class NextItemModule(pl.LightningModule):
     @override
     def configure_optimizers(self) -> Any:
         """The optimizer over all parameters, and the schedule when there is one."""
-        return optimization(self, self._optimizer, self._lr_scheduler, weight_decay=self._weight_decay)
+        return optimization(self, self._optimizer, self._lr_scheduler)
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -212,11 +218,6 @@ class NextItemModule(pl.LightningModule):
         schema = checkpoint_record.read(checkpoint, self, known=self.schema)
         if schema is not None:
             self.build(schema)
-
-    @property
-    def _size(self) -> int:
-        assert self.schema is not None
-        return self.schema.ids[item_place(self.schema)].vocabulary_size or 1
 
     def _place_logits(self, batch: Batch, *, step: int) -> Tensor:
         batch = with_own_target(batch, self.schema)
@@ -244,6 +245,6 @@ class NextItemModule(pl.LightningModule):
         store, version = held
         catalogue = item_catalogue(store, version)
         vectors = self.catalogue_vectors(catalogue).detach().cpu().numpy()
-        known = catalogue.present & ((catalogue.row > 0) | bool(self.cold_start))
+        known = known_items(catalogue, cold=bool(self.cold_start))
         asked = Asked(k=self.k, exclude_seen=self.exclude_seen, version=version)
         log_ranking(self, stage, queries.ranked(store, part, asked, vectors=vectors, known=known))

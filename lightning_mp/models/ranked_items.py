@@ -10,7 +10,6 @@ import lightning.pytorch as pl
 import numpy as np
 import numpy.typing as npt
 
-from lightning_mp.data.item_catalogue import ItemCatalogue
 from lightning_mp.data.known_pairs import known_pairs
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.metrics.full_ranking import full_ranking
@@ -48,7 +47,6 @@ def rank_users(
     store: FeatureStore,
     part: str,
     asked: Asked,
-    catalogue: ItemCatalogue,
     *,
     users: Ints,
     score: Callable[[Ints], npt.NDArray[np.float32]],
@@ -59,7 +57,6 @@ def rank_users(
         store: Its rows know their users and items; a label above 0 says that the item was taken.
         part: `"validation"` or `"test"`.
         asked: Length of the lists and candidates.
-        catalogue: Of the store.
         users: (U,) codes.
         score: Gives (u, C) scores of all items for codes of users.
 
@@ -69,8 +66,10 @@ def rank_users(
     table = store.load(part, asked.version)
     taken = table.labels[:, 0] > 0 if table.labels.shape[1] else np.ones(len(table), dtype=bool)
     earlier = [store.load(name, asked.version) for name in parts_before(store, part, asked.version)]
-    count = 1 + max(int(t.user.max()) for t in (table, *earlier) if len(t))
-    shape = (count, len(catalogue))
+    everything = [t for t in (table, *earlier) if len(t)]
+    count = 1 + max(int(t.user.max()) for t in everything)
+    keys = store.items(asked.version)
+    shape = (count, 1 + max(int(t.item.max()) for t in everything) if keys is None else len(keys))
     relevant = known_pairs(table.user[taken], table.item[taken], shape)
     seen = None
     if asked.exclude_seen:
@@ -82,10 +81,7 @@ def rank_users(
     if not len(wanted):
         return None
 
-    def candidates(codes: Ints) -> npt.NDArray[np.float32]:
-        return only_present(score(codes), catalogue.present)
-
-    return full_ranking(candidates, relevant, seen=seen, users=wanted, k=asked.k)
+    return full_ranking(score, relevant, seen=seen, users=wanted, k=asked.k)
 
 
 def only_present(scores: npt.NDArray[np.float32], present: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:

@@ -13,14 +13,15 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from lightning_mp.data.item_catalogue import ItemCatalogue, item_catalogue, item_place
+from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.models import building, checkpoint_record
 from lightning_mp.models.catalogue_batches import catalogue_batches
 from lightning_mp.models.in_batch_negatives import InBatchNegatives
+from lightning_mp.models.list_scorer import Scorer, list_scorer, users_of
 from lightning_mp.models.optimization import optimization
 from lightning_mp.models.ranked_items import Asked, log_ranking, rank_users, trainers_store
 from lightning_mp.models.usable_batch import require_usable, taken_rows
-from lightning_mp.models.user_vectors import UserVectors
 from lightning_mp.networks.cold_items import cold_item_vectors
 from lightning_mp.schema import FeatureSchema
 
@@ -36,13 +37,14 @@ class RetrievalModule(pl.LightningModule):
     are negatives most often, are pushed down, and the lists are far worse. Scores, log-sum-exp and loss are float32
     under any precision.
 
-    What is logged is full ranking, no sample: all items of the store are ranked for each user of the part, and relevant
-    is what the user took in it. Override `loss`, `score` or `configure_optimizers` to change what is trained.
+    What is logged is full ranking, no sample: all items of the store are ranked for each user of the part, as its first
+    row there shows it, and relevant is what the user took in it. To train otherwise override `loss`, `score` or
+    `configure_optimizers`.
 
     Args:
-        network: The network, or what makes it from a schema (its class, or `functools.partial` of it).
-            `user_vectors(batch)` and `item_vectors(batch)` give (B, E) float32, `forward(batch)` the logits (B,) of the
-            rows' own pairs; products are divided by its `temperature`, where it has one.
+        network: The network, or what makes it from a schema. `user_vectors(batch)` and `item_vectors(batch)` give
+            (B, E) float32, `forward(batch)` the logits (B,) of the rows' own pairs; products are divided by its
+            `temperature`, where it has one.
         optimizer: As for a `RankingModule`, as the next two.
         lr_scheduler: What makes a schedule from the optimizer.
         weight_decay: Of the matrices.
@@ -71,8 +73,6 @@ class RetrievalModule(pl.LightningModule):
         >>> from functools import partial
         >>> from lightning_mp.networks.two_tower import TwoTower
         >>> module = RetrievalModule(partial(TwoTower, output_dim=16), cached_negatives=1024)
-        >>> module.schema is None
-        True
 
     Source:
         Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations, RecSys 2019.
@@ -109,7 +109,6 @@ class RetrievalModule(pl.LightningModule):
         self._optimizer = optimizer
         self._lr_scheduler = lr_scheduler
         self._weight_decay = weight_decay
-        self._users = UserVectors()
         if isinstance(network, nn.Module):
             self.network = network
             if (known := getattr(network, "schema", None)) is not None:
@@ -169,6 +168,14 @@ class RetrievalModule(pl.LightningModule):
             return vectors
         likeness = torch.from_numpy(catalogue.likeness(self.cold_start)).to(self.device)
         return cold_item_vectors(vectors, torch.from_numpy(catalogue.row > 0).to(self.device), likeness)
+
+    def list_scorer(self, store: FeatureStore, version: int | None = None, *, part: str = "test") -> Scorer:
+        """A function from codes of users (u,) to their scores of all items of the store, (u, C), as `part` begins."""
+        catalogue = item_catalogue(store, version)
+        return list_scorer(
+            store, part, version, vectors=building.require_built(self.network).user_vectors,  # type: ignore[arg-type]  # a method, says `build`
+            items=self.catalogue_vectors(catalogue), candidates=catalogue.present, device=self.device,
+        )  # fmt: skip
 
     @override
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -232,17 +239,12 @@ class RetrievalModule(pl.LightningModule):
         if len(batch["ids"]) > 1:
             loss = self.loss(self._candidates(batch, training=False), batch)
             self.log(f"{stage}_loss", loss, batch_size=len(batch["ids"]), sync_dist=True)
-        if "group" in batch:
-            network: Any = building.require_built(self.network)
-            self._users.add(batch["group"], network.user_vectors(batch))
 
     def _rank(self, stage: str, part: str) -> None:
-        held, users = trainers_store(self._trainer), self._users.take()
-        if held is None or users is None:
+        held = trainers_store(self._trainer)
+        if held is None or self.trainer.sanity_checking:
             return
         store, version = held
-        catalogue = item_catalogue(store, version)
-        items = self.catalogue_vectors(catalogue).detach().cpu().numpy()
         asked = Asked(k=self.k, exclude_seen=self.exclude_seen, version=version)
-        found = rank_users(store, part, asked, catalogue, users=users.codes, score=lambda u: users.of(u) @ items.T)
-        log_ranking(self, stage, found)
+        users, score = users_of(store, part, version), self.list_scorer(store, version, part=part)
+        log_ranking(self, stage, rank_users(store, part, asked, users=users, score=score))
