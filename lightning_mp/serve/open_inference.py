@@ -78,11 +78,13 @@ def _absent(spec: RawInput, rows: int) -> list[Any]:
 
 
 def _values(spec: RawInput, tensor: dict[str, Any], index: int) -> list[object]:
+    datatype, data, shape = tensor.get("datatype"), tensor.get("data"), tensor.get("shape")
+    plain = datatype == spec.datatype and not spec.shape
+    if plain and isinstance(data, list) and shape == [len(data)] and type(shape[0]) is int:  # as nearly all are
+        return data
     place = f"`inputs[{index}]`: `{spec.name}`"
-    datatype = tensor.get("datatype")
     if datatype not in _ACCEPTED[spec.datatype]:
         raise RequestError(f"{place} has datatype {shown(datatype)}", f"send it as `{spec.datatype}`")
-    data, shape = tensor.get("data"), tensor.get("shape")
     if not isinstance(data, list):
         raise RequestError(f"{place} has no list `data`", "send its values as JSON; binary tensors are not taken")
     if (
