@@ -68,6 +68,13 @@ def diverged(facts: dict[str, Any]) -> Told | None:
 def fluctuation(facts: dict[str, Any]) -> Told | None:
     """A validation loss that moved by more than 15 % of its median over the last five validations."""
     settings = facts["fluctuation"] or {"monitor": "val_loss", "threshold": _FLUCTUATES}
+    if facts["fluctuation"] is not None:  # the monitor looked at once, and knows more
+        if not (reports := settings["reports"]):
+            return None
+        last = reports[-1]
+        moved = "is no number" if last["change"] is None else f"moved by {last['change']:+.0%}"
+        problem = f"`{settings['monitor']}` {moved} at step {last['step']} ({len(reports)} such validations)"
+        return f"{problem}: {last['findings'][0]['text']}", last["findings"][0]["cure"]
     curve, limit = facts["metrics"].get(settings["monitor"]), settings["threshold"]
     if curve is None or len(curve["values"]) < 3:
         return None

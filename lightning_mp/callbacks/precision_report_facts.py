@@ -16,6 +16,7 @@ import lightning_mp
 from lightning_mp.callbacks.gradient_clipping import GradientClipping
 from lightning_mp.callbacks.gradient_underflow_monitor import GradientUnderflowMonitor
 from lightning_mp.callbacks.keep_in_fp32 import KeepInFP32
+from lightning_mp.callbacks.loss_fluctuation_monitor import LossFluctuationMonitor
 from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor
 from lightning_mp.callbacks.non_finite_monitor import NonFiniteMonitor
 from lightning_mp.callbacks.norm_guard import NormGuard
@@ -201,10 +202,11 @@ def _finite(record: RunRecord, module: nn.Module, callbacks: list[Any]) -> dict[
 
 
 def _fluctuation(callbacks: list[Any]) -> dict[str, Any] | None:
-    monitor = next((c for c in callbacks if type(c).__name__ == "LossFluctuationMonitor"), None)
+    monitor = _first(callbacks, LossFluctuationMonitor)
     if monitor is None:
         return None
-    return {"monitor": getattr(monitor, "monitor", "val_loss"), "threshold": getattr(monitor, "threshold", 0.15)}
+    reports = [report.to_dict() for report in monitor.reports if not report.improved]
+    return {"monitor": monitor.monitor, "threshold": monitor.threshold, "reports": reports}
 
 
 def _first(callbacks: Iterable[Any], kind: type[Any]) -> Any:

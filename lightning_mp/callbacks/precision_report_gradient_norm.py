@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import lightning.pytorch as pl
-from torch import nn
 from torch.optim import Optimizer
+
+from lightning_mp.precision.gradient_norm import gradient_norm
 
 _WHOLE_MODULE = ("SingleDeviceStrategy", "DDPStrategy")
 
 
-def gradient_norm(trainer: pl.Trainer, optimizer: Optimizer) -> float | None:
+def true_gradient_norm(trainer: pl.Trainer, optimizer: Optimizer) -> float | None:
     """2-norm of all gradients of an optimizer at their true size, whatever the loss scale; one read from the device.
 
     Args:
@@ -21,12 +22,7 @@ def gradient_norm(trainer: pl.Trainer, optimizer: Optimizer) -> float | None:
     """
     if type(trainer.strategy).__name__ not in _WHOLE_MODULE:
         return None
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    if not gradients:
-        return None
-    values = [g._values() if g.is_sparse else g for g in gradients]  # noqa: SLF001 - torch has no norm of sparse ones
-    norm = float(nn.utils.get_total_norm(values))
     scaler = trainer.scaler
-    if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-        norm /= float(scaler.get_scale()) or 1.0  # gradients of an optimizer that unscales itself
-    return norm
+    carried = scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False)  # it unscales itself
+    norm = gradient_norm(optimizer, scale=scaler.get_scale() if carried and scaler is not None else 1.0)
+    return None if norm is None else float(norm)

@@ -22,7 +22,7 @@ from lightning_mp.callbacks.log_metrics import log_metrics
 from lightning_mp.callbacks.logging_step import is_logging_step
 from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor
 from lightning_mp.callbacks.norm_guard import NormGuard
-from lightning_mp.callbacks.precision_report_gradient_norm import gradient_norm
+from lightning_mp.callbacks.precision_report_gradient_norm import true_gradient_norm
 from lightning_mp.callbacks.precision_report_leaks import LabelSample
 from lightning_mp.callbacks.precision_report_record import RunRecord
 from lightning_mp.callbacks.precision_report_skips import SkipRecorder
@@ -106,7 +106,7 @@ class RunRecorder:
             if all(isinstance(rate, float | int) for rate in rates) or is_logging_step(self._trainer):
                 self._record.add(self._lr_name(optimizer), step, max(float(rate) for rate in rates))
         if self._clipping is None and is_logging_step(self._trainer):
-            self._norm_now = gradient_norm(self._trainer, optimizer)
+            self._norm_now = true_gradient_norm(self._trainer, optimizer)
 
     def end_batch(self, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Call when the batch is done."""

@@ -30,7 +30,7 @@ class Axes:
         legend: int,
         log2_y: bool = False,
     ) -> None:
-        self.left, self.right = 70, drawing.width - 16
+        self.left, self.right = 70, drawing.width - 26  # half of the last number stands beyond it
         self.top, self.bottom = 34 + 16 * legend, drawing.height - 48
         x_ticks = _ticks(min(p[0] for p in points), max(p[0] for p in points))
         y_ticks = _ticks(min(p[1] for p in points), max(p[1] for p in points), whole=log2_y)

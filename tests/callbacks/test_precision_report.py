@@ -21,6 +21,7 @@ from lightning_mp import (
     GradientUnderflowMonitor,
     KeepInFP32,
     LearningRateWarmup,
+    LossFluctuationMonitor,
     LossScaleMonitor,
     NonFiniteMonitor,
     NormGuard,
@@ -152,6 +153,18 @@ def test_a_jump_of_the_learning_rate_is_the_first_finding(make_trainer, others, 
     assert (found["code"], found["severity"]) == ("MP206", "error")
     assert "from 0.001 to 5 at step 12" in found["problem"] or warmed
     assert "max_lr=0.002" in found["cure"]
+
+
+def test_what_the_fluctuation_monitor_found_is_told(make_trainer):
+    report = PrecisionReport("report")
+    monitor = LossFluctuationMonitor("val_loss", threshold=1e-6, window=1)
+    make_trainer(callbacks=[monitor, report], max_epochs=6).fit(Clicks(jump=100.0), clicks(768), clicks(256))
+    worse = [found for found in monitor.reports if not found.improved]
+    told = [found for found in report.findings if found["code"] == "MP208"]
+    assert bool(told) == bool(worse)
+    if told:
+        assert worse[-1].findings[0].text in told[0]["problem"]
+        assert told[0]["cure"] == worse[-1].findings[0].cure
 
 
 def test_a_sound_run_has_no_error_and_all_sections(make_trainer):
