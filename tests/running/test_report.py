@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import lightning.pytorch as pl
 import numpy as np
@@ -14,6 +15,8 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.datamodules.ranking import RankingDataModule
+from lightning_mp.models.retrieval import RetrievalModule
+from lightning_mp.networks.two_tower import TwoTower
 from lightning_mp.running.list_metrics_table import ListMetricsTable
 from lightning_mp.running.metrics_table import MetricsTable
 from lightning_mp.running.report import metrics_tables, report_test
@@ -120,3 +123,41 @@ def test_other_modules_and_other_data_have_no_table(data, tmp_path):
 
     assert metrics_tables(trainer(tmp_path), Silent(1), data) == {}
     assert metrics_tables(trainer(tmp_path), OfRows(1), None) == {}
+
+
+def test_a_retrieval_module_stands_beside_the_rules(tmp_path, capsys):
+    rng = np.random.default_rng()
+    user = rng.integers(USERS, size=ROWS)
+    item = (rng.integers(6, size=ROWS) + 6 * (user % 2)) % ITEMS
+    table = pa.table({
+        "user_id": (user + 1).astype(np.int32), "item_id": (item + 1).astype(np.int32),
+        "order": np.ones(ROWS, np.float32),
+        "@row": np.arange(ROWS), "@time": np.arange(ROWS), "@user": user, "@item": item,
+    })  # fmt: skip
+    ids = [
+        Feature(name=f"{role}_id", kind="id", role=role, source_dtype="int64", stored_dtype="int32",
+                vocabulary_size=size + 1)
+        for role, size in (("user", USERS), ("item", ITEMS))
+    ]  # fmt: skip
+    label = Feature(name="order", kind="numeric", role="label", source_dtype="double", stored_dtype="float32")
+    FeatureStore(tmp_path / "store").write(
+        {"train": table.slice(0, 900), "validation": table.slice(900, 100), "test": table.slice(1000)},
+        schema=FeatureSchema(features=(*ids, label)),
+        vocabularies={"user_id": Vocabulary(list(range(USERS))), "item_id": Vocabulary(list(range(ITEMS)))},
+        users=pa.array([f"u{i}" for i in range(USERS)]),
+        items=pa.array([f"i{i}" for i in range(ITEMS)]),
+    )
+    shop = RankingDataModule(store=str(tmp_path / "store"), batch_size=128)
+    network = partial(TwoTower, embedding_dim=8, hidden=(), output_dim=8)
+    module = RetrievalModule(network, exclude_seen=False, k=5, optimizer=partial(torch.optim.Adam, lr=0.02))
+    running = pl.Trainer(accelerator="cpu", max_epochs=3, logger=False, enable_progress_bar=False,
+                         enable_checkpointing=False, enable_model_summary=False)  # fmt: skip
+    running.fit(module, datamodule=shop)
+    running.test(module, datamodule=shop, verbose=False)
+    table = metrics_tables(running, module, shop)[""]
+    assert isinstance(table, ListMetricsTable)
+    assert [row.name for row in table.rows][:2] == ["model", "popularity"]
+    assert table.row("model").ndcg == pytest.approx(float(running.callback_metrics["test_ndcg"]), abs=1e-4)
+    assert table.row("model").ndcg > table.row("popularity").ndcg  # it knows the two tastes
+    report_test(running, module, shop)
+    assert "NDCG@5" in capsys.readouterr().out
