@@ -216,3 +216,18 @@ def test_mistakes_are_named():
     }.items():
         with pytest.raises(ConfigurationError, match=problem):
             broken()
+
+
+def test_names_and_shapes_of_the_weights_stay_those_of_older_checkpoints():
+    network = DCNv2(schema(indexed=2, dense=1), embedding_dim=3, cross_layers=1, rank=2, hidden=(5,))
+    assert {name: tuple(value.shape) for name, value in network.state_dict().items()} == {
+        "embedding.tables.0.weight": (50, 3),
+        "embedding.tables.1.weight": (3, 3),
+        "cross.layers.0.bias": (7,),
+        "cross.layers.0.down.weight": (2, 7),
+        "cross.layers.0.up.weight": (7, 2),
+        "deep.layers.0.weight": (5, 7),
+        "deep.layers.0.bias": (5,),
+        "head.weight": (1, 12),
+        "head.bias": (1,),
+    }

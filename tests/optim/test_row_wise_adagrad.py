@@ -42,7 +42,7 @@ def sparse(shape, occurrences):
     return torch.sparse_coo_tensor(rows[None], torch.randn(occurrences, *shape[1:]), shape, check_invariants=True)
 
 
-@pytest.mark.parametrize("foreach", [None, True])
+@pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("shape", [(7,), (5, 3), (1, 9)])
 def test_a_dense_step_is_the_formula(shape, foreach):
     weight = nn.Parameter(torch.randn(shape))
@@ -308,3 +308,37 @@ def test_copies_and_mistakes():
     ):
         with pytest.raises(ConfigurationError, match=problem):
             call()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("flag", [False, True])
+def test_on_a_gpu_it_takes_the_same_steps(flag):
+    tables = [nn.Embedding(100, 8, sparse=flag, device=device) for device in ("cpu", "cuda")]
+    tables[1].load_state_dict(tables[0].state_dict())
+    optimizers = [RowWiseAdagrad(table.parameters(), lr=0.1, weight_decay=0.01) for table in tables]
+    for _ in range(5):
+        ids, direction = torch.randint(0, 100, (64,)), torch.randn(64, 8)
+        for table, optimizer in zip(tables, optimizers, strict=True):
+            optimizer.zero_grad()
+            (table(ids.to(table.weight.device)) * direction.to(table.weight.device)).sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(tables[1].weight.cpu(), tables[0].weight, rtol=1e-4, atol=1e-4)
+
+
+def test_parameters_of_several_shapes_and_formats_take_the_steps_they_take_alone():
+    values = [torch.randn(4, 3), torch.randn(7), torch.randn(2, 5, 3), torch.randn(()), torch.randn(4, 3).half()]
+    values += [torch.randn(6, 2).double(), torch.randn(0, 4)]
+    together, alone = ([nn.Parameter(value.clone()) for value in values] for _ in range(2))
+    optimizers = [
+        RowWiseAdagrad(together, lr=0.1, weight_decay=0.1),
+        *(RowWiseAdagrad([p], lr=0.1, weight_decay=0.1) for p in alone),
+    ]
+    for _ in range(3):
+        for one, other in zip(together, alone, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other in zip(together, alone, strict=True):
+        assert torch.equal(one, other)
+        assert one.isfinite().all()
