@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def taken_inputs(module: nn.Module, sample: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Names of the tensors without which a module does not run, or answers otherwise; all where there is none.
+    """Names of the tensors without which a module does not run, or answers otherwise; at least one.
 
     A graph demands every input that it declares, so what the module does not look at must not become one.
 
@@ -25,14 +25,17 @@ def taken_inputs(module: nn.Module, sample: Mapping[str, Tensor]) -> tuple[str, 
         ('dense',)
     """
     with torch.inference_mode(), torch.autocast("cpu", enabled=False):
-        whole = module(dict(sample))
-        taken = tuple(name for name in sample if _matters(module, sample, name, whole))
-    return taken or tuple(sample)
+        whole, left = module(dict(sample)), dict(sample)
+        for name in sample:  # one after the other: of two that stand in for each other one must stay
+            rest = {other: tensor for other, tensor in left.items() if other != name}
+            if rest and not _matters(module, rest, whole):
+                left = rest
+    return tuple(left)
 
 
-def _matters(module: nn.Module, sample: Mapping[str, Tensor], name: str, whole: Tensor) -> bool:
+def _matters(module: nn.Module, rest: Mapping[str, Tensor], whole: Tensor) -> bool:
     try:
-        answer = module({other: tensor for other, tensor in sample.items() if other != name})
+        answer = module(dict(rest))
     except Exception:  # whatever a `forward` raises for what is not there
         return True
     return not torch.allclose(answer, whole, rtol=0.0, atol=0.0, equal_nan=True)

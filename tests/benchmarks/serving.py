@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -252,15 +253,17 @@ async def offered(port: int, made: list[bytes], seconds: float) -> tuple[list[fl
 
 def cpu_seconds(process: int) -> float:
     """User and system time of a process and of those it started."""
-    total, ticks = 0.0, os.sysconf("SC_CLK_TCK")
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / ticks
-        for task in Path(f"/proc/{process}/task").iterdir():
-            total += sum(cpu_seconds(int(child)) for child in (task / "children").read_text().split())
+        tasks = list(Path(f"/proc/{process}/task").iterdir())
     except OSError:  # it has ended
-        pass
-    return total
+        return 0.0
+    children: list[str] = []
+    for task in tasks:
+        with suppress(OSError):  # a thread that has ended
+            children += (task / "children").read_text().split()
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(cpu_seconds(int(child)) for child in children)
 
 
 def start(command: list[str], port: int, request: bytes) -> subprocess.Popen[bytes]:

@@ -21,6 +21,7 @@ from lightning_mp.export.export_bundle import export_bundle
 from lightning_mp.export.fidelity import check_encoder
 from lightning_mp.export.raw_lists import decode_lists, encode_lists
 from lightning_mp.export.raw_rows import hostile_rows
+from lightning_mp.export.taken_inputs import taken_inputs
 from lightning_mp.hardware.session import open_session
 from lightning_mp.networks.mmoe import MMoE
 from lightning_mp.networks.sasrec import SASRec
@@ -275,6 +276,20 @@ def test_a_history_and_an_item_are_all_that_a_next_item_model_takes(tmp_path):
         expected = network({"history": history, "target": torch.tensor([6, 6])}).numpy()
     np.testing.assert_allclose(scores.logit, expected, atol=1e-5)
     assert scores.unknown.tolist() == [[False, True], [False, False]]
+
+
+class EitherOr(nn.Module):
+    """Takes the item from `ids`, and from `target` where there are none."""
+
+    def forward(self, batch):
+        item = batch["ids"][:, 0] if "ids" in batch else batch["target"]
+        return item * 1.0 + batch.get("weight", torch.zeros(1)) * 0.0
+
+
+def test_of_two_inputs_that_stand_in_for_each_other_one_is_taken():
+    item = torch.tensor([3, 4])
+    assert taken_inputs(EitherOr(), {"ids": item[:, None], "weight": torch.ones(2), "target": item}) == ("target",)
+    assert taken_inputs(EitherOr(), {"ids": item[:, None], "weight": torch.ones(2)}) == ("ids",)
 
 
 def test_a_history_that_no_store_holds_comes_from_batches_and_is_named_history(tmp_path):
