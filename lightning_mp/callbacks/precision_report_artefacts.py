@@ -64,5 +64,7 @@ def told_by_others(callbacks: Iterable[Any]) -> list[dict[str, Any]]:
             words = {name: str(getattr(entry, name, "") or "") for name in ("code", "name", "severity", "problem")}
             cure = str(getattr(entry, "cure", "") or getattr(entry, "hint", "") or "")
             if words["code"] and words["problem"]:
-                told.append({**words, "cure": cure, "by": type(callback).__name__})
+                if place := getattr(entry, "place", ""):
+                    words["problem"] += f" (`{place}`)"
+                told.append({**words, "cure": cure, "page": f"findings/{words['code']}.md"})
     return told

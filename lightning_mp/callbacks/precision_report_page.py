@@ -84,7 +84,7 @@ def _findings(report: dict[str, Any]) -> Markup:
     return Markup("").join(
         notice(
             f"{f['code']} {f['name']}", f["problem"], cure=f["cure"], severity=f["severity"],
-            source=f"more: docs/{f['page']}" if f.get("page") else f"told by {f.get('by', 'a callback')}",
+            source=f"more: docs/{f['page']}",
         )
         for f in found
     )  # fmt: skip

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from lightning_mp import (
     LossScaleMonitor,
     NonFiniteMonitor,
     NormGuard,
+    PrecisionLint,
     PrecisionReport,
     mixed_precision,
 )
@@ -165,6 +168,37 @@ def test_what_the_fluctuation_monitor_found_is_told(make_trainer):
     if told:
         assert worse[-1].findings[0].text in told[0]["problem"]
         assert told[0]["cure"] == worse[-1].findings[0].cure
+
+
+def test_what_the_linter_found_is_told_with_its_place(make_trainer):
+    class Summed(Clicks):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            logits = self(batch[0], batch[1])
+            return nn.functional.binary_cross_entropy_with_logits(logits, batch[2], reduction="sum")
+
+    report = PrecisionReport("report")
+    fit(make_trainer, report, Summed(), clicks(512), PrecisionLint())
+    (told,) = [found for found in report.findings if found["code"] == "MP104"]
+    assert "test_precision_report.py:" in told["problem"]
+    assert "reduction='mean'" in told["cure"]
+    assert told["page"] == "findings/MP104.md"
+
+
+def test_in_two_processes_the_first_writes_one_page_of_all_skips(tmp_path):
+    script = Path(__file__).with_name("report_of_two_processes.py")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], env=environment, timeout=240, check=False,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for kind in ("plain", "fused"):
+        facts = json.loads((tmp_path / kind / "precision_report.json").read_text())
+        assert facts["run"]["processes"] == 2
+        scale = facts["loss_scale"]
+        assert (scale["attempts"], scale["skipped"], scale["scale"]) == (8, 2, 256.0)
+        assert [skip["step"] for skip in scale["skips"]] == [2, 5]
+        assert {skip["origin"] for skip in scale["skips"]} == {"forward"}  # the loss that overflowed is one rank's
+        assert len(facts["underflow"]["probes"]) >= 1
+    assert (tmp_path / "rank1").read_text() == "None None"
 
 
 def test_a_sound_run_has_no_error_and_all_sections(make_trainer):
