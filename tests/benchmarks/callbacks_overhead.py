@@ -50,6 +50,7 @@ WANTED: dict[str, dict[str, Any]] = {
     "NonFiniteMonitor": {},
     "NormGuard": {},
     "LossFluctuationMonitor": {},
+    "PrecisionLint": {},
     "ResumableRandomState": {},
     "GradientClipping": {"max_norm": 1.0},
 }

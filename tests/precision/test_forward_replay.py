@@ -67,3 +67,28 @@ def test_activations_are_not_kept_and_a_part_that_refuses_has_no_name():
             return x
 
     assert watched(nn.Sequential(Once()), torch.full((2, 4), float("inf"))).non_finite_layers() == ()
+
+
+def test_two_replays_share_the_hooks_of_a_module_and_see_their_own_time():
+    net = network()
+    first, second = ForwardReplay(), ForwardReplay()
+    for replay in (first, second):
+        replay.forget()
+        replay.attach(net)
+    assert [len(inner._forward_pre_hooks) for inner in net] == [1]
+    net(torch.full((5, 4), float("inf")))
+    first.pause()
+    net(torch.randn(5, 4))
+    second.pause()
+    assert first.non_finite_layers() == second.non_finite_layers() != ()
+    first.forget()
+    first.attach(net)
+    net(torch.randn(5, 4))
+    first.pause()
+    assert first.non_finite_layers() == ()
+    assert second.non_finite_layers()  # what it saw is its own
+    first.detach()
+    assert [len(inner._forward_pre_hooks) for inner in net] == [1]
+    second.detach()
+    assert not any(inner._forward_pre_hooks for inner in net.modules())
+    assert copy.deepcopy(net)[0][0].weight.shape == (8, 4)
