@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_mp.optim.coalesced import coalesced
+
 _EPSILON = 1e-6
 
 
@@ -114,7 +116,7 @@ def _values(parameter: Tensor) -> Tensor | None:
         return None
     if gradient.layout is torch.sparse_coo:
         if not gradient.is_coalesced():
-            parameter.grad = gradient = gradient.coalesce()
+            parameter.grad = gradient = coalesced(gradient)
         return gradient._values() if gradient._nnz() else None  # noqa: SLF001  `values()` may not be changed in place
     return gradient
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_mp.errors import ConfigurationError
+from lightning_mp.optim.coalesced import coalesced
 
 
 class RowWiseAdagrad(Optimizer):
@@ -160,9 +160,11 @@ def _sparse_step(parameter: Tensor, gradient: Tensor, total: Tensor, group: dict
             f"a gradient is sparse in {gradient.sparse_dim()} dimensions, not in its rows alone",
             "let the gradient come from `nn.Embedding(sparse=True)`",
         )
-    rows, values = _summed_rows(gradient, total.dtype)
+    gradient = coalesced(gradient)
+    rows = gradient.indices()[0]
     if not len(rows):
         return
+    values = gradient.values().view(len(rows), -1).to(total.dtype)
     table = parameter.view(len(parameter), -1)
     if group["weight_decay"]:
         values = values.add(table.index_select(0, rows), alpha=group["weight_decay"])
@@ -170,25 +172,9 @@ def _sparse_step(parameter: Tensor, gradient: Tensor, total: Tensor, group: dict
     sums = flat.index_select(0, rows).add_(_mean_square(values, flat.new_empty(len(rows))))
     flat.index_copy_(0, rows, sums)
     rate = sums.sqrt_().add_(group["eps"]).reciprocal_().mul_(-group["lr"])
-    step = values.mul_(rate.unsqueeze(1)).to(table.dtype)
+    step = values.mul(rate.unsqueeze(1)).to(table.dtype)
     if table.device.type == "cpu":
         # With an index spread over the columns torch has a kernel for whole rows, twice as fast as `index_add_`.
         table.scatter_add_(0, rows.unsqueeze(1).expand_as(step), step)
     else:
         table.index_add_(0, rows, step)
-
-
-def _summed_rows(gradient: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Rows of a sparse gradient, each once, and their sums, (rows, width), freshly made."""
-    if gradient.device.type != "cpu":
-        gradient = gradient.coalesce()
-    rows, values = gradient._indices()[0], gradient._values()  # noqa: SLF001  those of an uncoalesced one
-    values = values.flatten(1) if values.dim() > 1 else values.unsqueeze(1)
-    if gradient.is_coalesced() or len(rows) < 2:
-        return rows, values.to(dtype, copy=True)
-    # A sort and one sum over segments: ten times as fast as `coalesce` on a CPU, which adds row by row.
-    small = rows.int() if gradient.shape[0] < 2**31 else rows
-    ordered, places = torch.sort(small)
-    found, counts = torch.unique_consecutive(ordered, return_counts=True)
-    summed = embedding_bag(places, values.to(dtype), counts.cumsum(0) - counts, mode="sum")
-    return found.long(), summed

@@ -342,3 +342,16 @@ def test_parameters_of_several_shapes_and_formats_take_the_steps_they_take_alone
     for one, other in zip(together, alone, strict=True):
         assert torch.equal(one, other)
         assert one.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(9,), (9, 2, 3)])
+def test_a_sparse_gradient_may_be_of_a_vector_or_of_more_than_two_dimensions(shape):
+    weights = [nn.Parameter(torch.ones(shape)) for _ in range(2)]
+    optimizers = [RowWiseAdagrad([weight], lr=0.1) for weight in weights]
+    for _ in range(3):
+        rows = torch.randint(0, 9, (1, 5))
+        gradient = torch.sparse_coo_tensor(rows, torch.randn(5, *shape[1:]), shape, check_invariants=True)
+        weights[0].grad, weights[1].grad = gradient, gradient.to_dense()
+        for optimizer in optimizers:
+            optimizer.step()
+    torch.testing.assert_close(weights[0], weights[1])
