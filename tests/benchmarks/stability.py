@@ -53,6 +53,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from lightning_mp import GradientClipping, KeepInFP32, LearningRateWarmup, NormGuard, mixed_precision
 
 CURES = ("gate", "scaler", "KeepInFP32", "LearningRateWarmup", "GradientClipping", "NormGuard")
+IDLE_IN_FLOAT32 = ("scaler", "KeepInFP32", "NormGuard")
 GOAL, FEWER_STEPS, QUICK = 0.99, 2.8, (10, 13, 58)
 EVALUATIONS = 25
 CEILING = 2.0**16
@@ -209,25 +210,22 @@ def train(setting: Setting, seed: int, *, half: bool, cures: tuple[str, ...], dr
 
 
 def arms(ablation: bool) -> dict[str, dict[str, Any]]:
+    """The runs of a setting, each behind the float32 run that it is judged by."""
     found: dict[str, dict[str, Any]] = {
         "ours32": {"half": False, "cures": CURES},
-        "ours": {"half": True, "cures": CURES},
-        "plain": {"half": True, "cures": ()},
+        "ours": {"half": True, "cures": CURES, "judge": "ours32"},
         "plain32": {"half": False, "cures": (), "drop_bad": True},
+        "plain": {"half": True, "cures": (), "judge": "plain32"},
     }
-    if ablation:
-        found |= {f"only {name}": {"half": True, "cures": (name,)} for name in CURES}
-        found |= {
-            f"all but {name}": {"half": True, "cures": tuple(cure for cure in CURES if cure != name)} for name in CURES
-        }
+    some = {f"only {name}": (name,) for name in CURES}
+    some |= {f"all but {name}": tuple(cure for cure in CURES if cure != name) for name in CURES}
+    for arm, cures in some.items() if ablation else ():
+        in_float32 = tuple(cure for cure in cures if cure not in IDLE_IN_FLOAT32)
+        same = {"": "plain32", "+".join(cure for cure in CURES if cure not in IDLE_IN_FLOAT32): "ours32"}
+        judge = same.get("+".join(in_float32), "float32, " + " and ".join(in_float32))
+        found.setdefault(judge, {"half": False, "cures": in_float32, "drop_bad": "gate" not in cures})
+        found[arm] = {"half": True, "cures": cures, "judge": judge}
     return found
-
-
-def reference(arm: str) -> str:
-    """The float32 run of a recipe: the table's treatment decides, the other cures change little there."""
-    return (
-        "ours32" if arm in ("ours", "only gate") or (arm.startswith("all but") and arm != "all but gate") else "plain32"
-    )
 
 
 def learned(run: dict[str, Any]) -> bool:
@@ -248,12 +246,14 @@ def pair(task: tuple[Setting, int, bool]) -> dict[str, Any]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    runs = {arm: train(setting, seed, **how) for arm, how in arms(ablation).items()}
+    planned = arms(ablation)
+    judges = {arm: how.pop("judge", None) for arm, how in planned.items()}
+    runs = {arm: train(setting, seed, **how) for arm, how in planned.items()}
     target = (1 - WITHIN) * (runs["ours32"]["auc"] or math.nan)
     row: dict[str, Any] = {"setting": setting.number, "seed": seed, "kinds": setting.kinds}
     for arm, run in runs.items():
-        if not arm.endswith("32"):
-            whole = runs[reference(arm)]
+        if judges[arm] is not None:
+            whole = runs[judges[arm]]
             run["stable"] = stable(run, whole) if learned(whole) else None
         run["steps to target"] = steps_to(run, target)
         del run["curve"]
@@ -311,7 +311,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     steps = [(row["ours"]["steps to target"], row["plain"]["steps to target"]) for row in rows]
     ratios = sorted(plain / ours for ours, plain in steps if ours and plain)
     kinds = sorted({kind for row in rows for kind in row["kinds"]})
-    table = {"all": rows, **{kind: [row for row in rows if kind in row["kinds"]] for kind in kinds}}
+    table = {"all": rows, "no bad rows": [row for row in rows if "bad rows" not in row["kinds"]]}
+    table |= {kind: [row for row in rows if kind in row["kinds"]] for kind in kinds}
     return {
         "runs": len(rows),
         "settings": len(by_setting),
@@ -335,7 +336,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             kind: {arm: share(entries, arm) for arm in ("ours", "plain")} for kind, entries in table.items()
         },
         "stable of judged, by arm": {
-            arm: share(rows, arm) for arm in rows[0] if isinstance(rows[0][arm], dict) and not arm.endswith("32")
+            arm: share(rows, arm) for arm, run in rows[0].items() if isinstance(run, dict) and "stable" in run
         },
     }  # fmt: skip
 
