@@ -14,6 +14,7 @@ from lightning_mp.precision.lint.syntax import ancestors, argument, called, divi
 
 _FILLS = {"masked_fill": 1, "masked_fill_": 1, "fill_": 0, "fill_diagonal_": 0, "full": 1, "full_like": 1,
           "scatter_": 2, "scatter": 2, "index_fill_": 2, "index_fill": 2}  # fmt: skip
+_LOSS_WORDS = ("loss", "entropy", "kl_div", "criterion")
 _MASK_WORDS = ("mask", "pad", "valid")
 
 
@@ -115,7 +116,7 @@ def _summed(node: ast.AST, source: Source) -> Seen | None:
     summed = any(
         keyword.arg == "reduction" and isinstance(keyword.value, ast.Constant) and keyword.value.value == "sum"
         for keyword in node.keywords
-    ) and not called(node).endswith(("Metric", "Accuracy", "Error"))
+    ) and any(word in ast.unparse(node.func).lower() for word in _LOSS_WORDS)
     if not summed and called(node) == "sum" and isinstance(node.func, ast.Attribute) and not node.args:
         of = node.func.value
         summed = "loss" in called(of).lower() or "cross_entropy" in called(of)

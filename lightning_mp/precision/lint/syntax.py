@@ -84,14 +84,33 @@ def in_float32(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> bool:
 
 
 def divided(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> bool:
-    """Whether an expression is divided, or made a mean of, within its statement."""
+    """Whether an expression is divided or made a mean of: in its statement, or its function divides what it names."""
     for outer in ancestors(node, parents):
         if isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Div):
             return True
         if called(outer) in ("div", "mean", "div_", "true_divide"):
             return True
+        if isinstance(outer, ast.Assign):
+            return _later_divided({ast.unparse(target) for target in outer.targets}, outer, parents)
         if isinstance(outer, ast.stmt):
             return False
+    return False
+
+
+def _later_divided(names: set[str], node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> bool:
+    function = next((one for one in ancestors(node, parents) if isinstance(one, ast.FunctionDef)), None)
+    if function is None:
+        return False
+    for inner in ast.walk(function):
+        above: ast.AST | None = None
+        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div):
+            above = inner.left
+        elif isinstance(inner, ast.AugAssign) and isinstance(inner.op, ast.Div):
+            above = inner.target
+        if above is not None and any(
+            isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) in names for one in ast.walk(above)
+        ):
+            return True
     return False
 
 

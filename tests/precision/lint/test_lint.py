@@ -88,6 +88,9 @@ WELL = [
     "return F.layer_norm(x, (4,), eps=1e-12)",  # added in float32
     "optimizer = torch.optim.Adam(self.parameters(), eps=1e-8)",
     "return F.mse_loss(x, y, reduction='sum') / x.shape[0]",
+    "loss = F.mse_loss(x, y, reduction='sum')\nreturn {'loss': loss / len(x)}",
+    "loss = F.mse_loss(x, y, reduction='sum')\nloss /= len(x)",
+    "return self.scores(x, y, reduction='sum')",
     "return x.sum()",
     "return self.embedding(y)",
     "return y[:, 0].long()",
