@@ -80,7 +80,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print the result as JSON in the last line")
     parser.add_argument("--check", action="store_true", help="exit 1 where a goal is missed")
-    parser.add_argument("--quick", action="store_true", help="the two smaller tables, 3 repeats")
+    parser.add_argument("--quick", action="store_true", help="without the table in the middle, 3 repeats")
     parser.add_argument(
         "--allow-missing", action="store_true", help="taken for all benchmarks; nothing is missing here"
     )
@@ -89,7 +89,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    sizes, repeats = (SIZES[:2], 3) if options.quick else (SIZES, options.repeats)
+    sizes, repeats = (SIZES[::2], 3) if options.quick else (SIZES, options.repeats)
     table, checks = [], []
     print(f"{'rows':>10s}  {'optimizer':16s}{'ms a step':>12s}{'ms of CPU':>12s}{'state, MB':>12s}")
     for rows in sizes:
