@@ -356,7 +356,7 @@ def main() -> int:
     numbers = options.only or (QUICK if options.quick else None)
     settings = [setting for setting in draw() if numbers is None or setting.number in numbers]
     seeds = options.seeds or (SEEDS[:1] if options.quick or options.ablation else SEEDS)
-    begin, cpu = time.perf_counter(), 0.0
+    begin = time.perf_counter()
     tasks = [(setting, seed, options.ablation) for seed in seeds for setting in settings]
     rows = []
     if options.keep and options.keep.exists():
@@ -373,7 +373,9 @@ def main() -> int:
     rows.sort(key=lambda row: (row["setting"], row["seed"]))
     cpu = sum(run["seconds"] for row in rows for run in row.values() if isinstance(run, dict) and "seconds" in run)
     found = summary(rows)
-    found |= {"minutes": (time.perf_counter() - begin) / 60, "CPU minutes": cpu / 60}
+    # A run that was broken off knows no time on the clock.
+    minutes = (time.perf_counter() - begin) / 60 if len(tasks) == len(rows) else None
+    found |= {"minutes": minutes, "CPU minutes": cpu / 60}
     print(f"{'':26}{'ours':>16}{'plain':>16}")
     for kind, entry in found["stable of judged, by kind"].items():
         print(f"{kind:26}" + "".join(f"{f'{good} of {judged}':>16}" for good, judged in entry.values()))
