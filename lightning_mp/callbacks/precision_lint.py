@@ -12,10 +12,12 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lightning_mp.callbacks.detached_state import detached_state
+from lightning_mp.callbacks.keep_in_fp32 import KeepInFP32
 from lightning_mp.errors import ConfigurationError, LightningMPWarning, NumericError
 from lightning_mp.precision.lint.finding import LINT_CODES, LintFinding
 from lightning_mp.precision.lint.lint import lint
 from lightning_mp.precision.lint.module_rules import findings_in_optimizers
+from lightning_mp.precision.module_names import matching_modules
 
 RaiseOn = Literal["never", "error", "warning"]
 
@@ -69,7 +71,8 @@ class PrecisionLint(Callback):
             device_type=trainer.strategy.root_device.type,
             forward=None if pl_module.example_input_array is None else _forward(trainer, pl_module),
         )
-        self.findings = self._wanted(found)
+        kept = _kept(trainer, pl_module)
+        self.findings = self._wanted(tuple(one for one in found if one.code != "MP109" or one.place not in kept))
         self._tell(self.findings)
 
     @override
@@ -97,6 +100,18 @@ class PrecisionLint(Callback):
         if any(one.severity == "error" or self.raise_on == "warning" for one in grave) and self.raise_on != "never":
             raise NumericError(problem, grave[0].cure)
         rank_zero_warn(f"{problem}\n\nhint: {grave[0].cure}", category=LightningMPWarning)
+
+
+def _kept(trainer: pl.Trainer, pl_module: pl.LightningModule) -> set[str]:
+    """Names of the modules that a `KeepInFP32` of this Trainer was told to keep, and of those inside them."""
+    names: set[str] = set()
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined] # Lightning sets it elsewhere
+    for callback in callbacks:
+        if isinstance(callback, KeepInFP32) and callback.modules != "auto":
+            patterns = [callback.modules] if isinstance(callback.modules, str) else callback.modules
+            found = matching_modules(pl_module, patterns)
+            names.update(f"{name}.{inner}".strip(".") for name in found for inner, _ in found[name].named_modules())
+    return names
 
 
 def _forward(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Callable[[], None]:

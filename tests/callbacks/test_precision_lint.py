@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_mp import PrecisionLint
+from lightning_mp import KeepInFP32, PrecisionLint
 from lightning_mp.errors import ConfigurationError, LightningMPWarning, NumericError
 
 
@@ -46,6 +46,21 @@ def test_it_may_keep_the_fit_from_beginning(make_trainer, batches, toy):
         warnings.simplefilter("ignore", LightningMPWarning)
         make_trainer(callbacks=[PrecisionLint(raise_on="error")]).fit(Sums(), batches(2))
         make_trainer(callbacks=[PrecisionLint(raise_on="error", ignore=["MP111"])]).fit(toy(), batches(2))
+
+
+@pytest.mark.parametrize("kept", [[], ["net*"], ["net.lstm"]])
+def test_an_lstm_that_is_kept_in_float32_is_no_finding(make_trainer, batches, kept):
+    class Series(Sums):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.ModuleDict({"lstm": nn.LSTM(4, 4)})
+
+    linter = PrecisionLint(ignore=["MP104"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LightningMPWarning)
+        callbacks = [linter, *([KeepInFP32(kept, verify=False)] if kept else [])]
+        make_trainer(callbacks=callbacks, max_epochs=0).fit(Series(), batches(2))
+    assert [one.place for one in linter.findings] == ([] if kept else ["net.lstm"])
 
 
 def test_float32_has_no_findings(make_trainer, batches):
