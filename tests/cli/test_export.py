@@ -119,7 +119,7 @@ def test_check_passes_a_whole_bundle_and_fails_a_damaged_one(bundle, tmp_path, c
     content[-100] ^= 8
     (damaged / "model.onnx").write_bytes(content)
     assert main(["check", str(damaged)]) == 5
-    assert "FAIL  files  `" in capsys.readouterr().out
+    assert "FAIL  MP320  files  `" in capsys.readouterr().out
     assert main(["check", str(damaged), "--json"]) == 5
     assert json.loads(capsys.readouterr().out)["findings"][0]["ok"] is False
     assert main(["check", str(tmp_path / "absent")]) == 5
