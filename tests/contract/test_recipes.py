@@ -6,6 +6,7 @@ A new recipe needs an entry in `SMALL`: how to run it on a log that is small eno
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -199,6 +200,8 @@ def test_a_recipe_runs_from_the_log_to_a_bundle_that_answers_as_the_model(name, 
     assert (f"lightning-mp serve runs/{name}/bundle" in printed) == (name not in WITHOUT_BUNDLE)
     if name not in WITHOUT_BUNDLE:
         require_the_same_answers(Path("runs") / name)
+    if name == "ranking_float16":
+        require_the_page(Path("runs") / name / "report")
 
 
 @pytest.mark.parametrize(("name", "log"), [("quickstart", "synthetic"), ("ratings", "ratings.csv")])
@@ -260,6 +263,26 @@ def require_the_same_answers(run: Path) -> None:
     np.testing.assert_allclose(logit, expected, rtol=0, atol=1e-5)
     wanted = module.score(torch.from_numpy(expected).double()).numpy()
     np.testing.assert_allclose(score, wanted, rtol=0, atol=1e-5)
+
+
+def require_the_page(folder: Path) -> None:
+    """The seven rules, as the page of the run shows them."""
+    page = json.loads((folder / "precision_report.json").read_text(encoding="utf-8"))
+    assert [found for found in page["findings"] if found["severity"] == "error"] == []
+    assert page["data"]["audit"]["score"] >= 80
+    assert {feature["stored"] for feature in page["data"]["features"] if feature["name"] in ("age", "price")} == {
+        "float16"
+    }
+    rates = page["learning_rate"]["lr-AdamW"]["values"]
+    assert rates[0] == pytest.approx(1e-6)
+    assert max(rates) <= 2e-4
+    assert page["gradients"]["limits"] == {"fp32_threshold": 10.0}
+    assert page["export"]["parity"]["logit.p99"] < 5e-3
+    assert page["evaluations"]["test"]["test_auc"] > 0
+    precision, kept = page["run"]["precision"], page["float32"]["kept_by"]
+    assert kept == "KeepInFP32"
+    if precision != "32-true":
+        assert any(layer["layer"] == "network.head" and layer["verified"] for layer in page["float32"]["layers"])
 
 
 def deployed(run: Path, bundle: Bundle) -> pl.LightningModule:
