@@ -261,3 +261,20 @@ def test_mistakes_are_named(tmp_path, log):
         module.training_step({"history": torch.tensor([[1, 2], [77, 1]]), "target": torch.ones(2, 2).long()}, 0)
     without = RankingDataModule(store=datamodule.store.path.as_posix(), train_on="sequences")
     assert without.train_dataloader().dataset.length == LENGTH
+
+
+def test_its_lists_are_those_of_each_users_first_row_in_the_part(tmp_path, log):
+    datamodule = data(log, tmp_path / "store", TimeSplit(validation=0.1, test=0.2))
+    _, module = fitted(tmp_path, datamodule)
+    module.eval()
+    part = datamodule.store.load("test")
+    scores = module.list_scorer(datamodule.store)(np.array([3, 7, 10**6]))
+    rows_of = item_catalogue(datamodule.store).row
+    vectors = module.network.item_vectors().detach()[torch.from_numpy(rows_of)]
+    for user, line in zip((3, 7), scores, strict=False):
+        mine = np.flatnonzero(part.user == user)
+        first = mine[np.lexsort((part.row[mine], part.time[mine]))[0]]
+        state = module.network.encode(torch.from_numpy(part.history[first : first + 1])).detach()[:, -1]
+        np.testing.assert_allclose(line[rows_of > 0], (state @ vectors.T).numpy()[0][rows_of > 0], rtol=1e-4, atol=1e-5)
+        assert (line[rows_of == 0] < line[rows_of > 0].min()).all()
+    assert len(set(scores[2][rows_of > 0].tolist())) == 1, "of a user that the part does not have nothing is said"
