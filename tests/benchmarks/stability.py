@@ -385,7 +385,7 @@ def main() -> int:
     for name in ("ends", "ours fails", "AUC, ours less", "target reached", "steps, plain over ours", "minutes"):
         print(f"{name}: {found[name]}")
     good, judged = found["stable of judged, by kind"]["all"]["ours"]
-    broken, fewer = found["settings that break plain"], found["steps, plain over ours"]["geometric mean"] or math.nan
+    broken, fewer = found["settings that break plain"], found["steps, plain over ours"]["geometric mean"]
     checks = [
         {"name": "share of runs stable with ours", "value": good / max(judged, 1), "goal": GOAL},
         {"name": "share of settings that break plain", "value": broken / len(settings), "goal": 0.5},
