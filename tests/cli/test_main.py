@@ -15,7 +15,9 @@ from lightning_mp.cli.main import main
 from lightning_mp.errors import DataError, LightningMPError, NumericError
 
 COMMAND = [sys.executable, "-m", "lightning_mp"]
-ALL = ["audit", "lint", "prepare", "fit", "validate", "test", "predict", "export", "check", "hardware", "serve", "recipe"]
+ALL = [
+    "audit", "lint", "prepare", "fit", "validate", "test", "predict", "export", "check", "hardware", "serve", "recipe",
+]  # fmt: skip
 
 
 def run(*arguments: str, **settings) -> subprocess.CompletedProcess[str]:
