@@ -18,6 +18,8 @@ import json
 import logging
 import os
 import random
+import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -267,7 +269,8 @@ def cpu_seconds(process: int) -> float:
 
 
 def start(command: list[str], port: int, request: bytes) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)  # LitServe starts others
     for _ in range(600):
         try:
             if asyncio.run(saturated(port, [request] * CONNECTIONS, 0.2))[0]:
@@ -277,8 +280,24 @@ def start(command: list[str], port: int, request: bytes) -> subprocess.Popen[byt
         if process.poll() is not None:
             break
         time.sleep(0.1)
-    process.kill()
+    stop(process)
     raise RuntimeError(f"`{' '.join(command[:4])[:80]}` does not answer")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a server and what it started: one that is left would answer in the next run."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def main() -> int:
@@ -305,12 +324,12 @@ def main() -> int:
             (Path(place) / f"{name.split()[0]}.py").write_text(text)
         running: dict[str, tuple[subprocess.Popen[bytes], int]] = {}
         rows: list[dict[str, object]] = []
-        for number, name in enumerate(("lightning-mp serve", *code)):
+        for name in ("lightning-mp serve", *code):
             if name in needs and find_spec(needs[name]) is None:
                 rows.append({"server": name, "skipped": f"{needs[name]} is not installed"})
                 check(f"{name} is there", None, "installed", options.allow_missing)
                 continue
-            port = 18_640 + number
+            port = free_port()
             command = [sys.executable, str(Path(place) / f"{name.split()[0]}.py"), str(bundle.path), str(port)]
             if name not in code:
                 command = [sys.executable, "-m", "lightning_mp", "serve", str(bundle.path), "--port", str(port)]
@@ -334,9 +353,7 @@ def main() -> int:
                     entry["errors"].append(failed + lost)
         finally:
             for process, _ in running.values():
-                process.terminate()
-            for process, _ in running.values():
-                process.wait(30)
+                stop(process)
         for (name, kind), entry in seen.items():
             middle = {key: statistics.median(values) for key, values in entry.items()}
             told = {"cpu_us": round(middle["cpu"], 1), "per_second": round(middle["rate"])}
