@@ -13,6 +13,7 @@ import pyarrow as pa
 from lightning_mp.data.columns import Columns
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.imputation import ModeFill, empty_groups, fill_modes, fit_modes
+from lightning_mp.data.list_column import list_column
 from lightning_mp.data.needed_columns import mapped_column
 from lightning_mp.data.numeric_column import fit_numeric
 from lightning_mp.data.vocabulary import Vocabulary
@@ -69,6 +70,9 @@ def feature_columns(
             continue  # they are made of the whole log: `sequence_columns`
         if name is None:
             made.append(_calendar(spec, table["time"], columns.time_zone or "UTC"))
+        elif spec.kind == "multi_categorical":
+            listed, rows, words, note = list_column(spec, table[name], training)
+            made.append(FeatureColumn(feature=listed, values=rows, vocabulary=words, note=note))
         elif spec.kind == "numeric":
             feature, values, note = fit_numeric(spec, table[name], table["row"], training)
             made.append(FeatureColumn(feature=feature, values=values, vocabulary=None, note=note))

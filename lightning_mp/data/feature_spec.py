@@ -19,14 +19,16 @@ class FeatureSpec:
 
     Args:
         name: Its name in the schema and in requests.
-        kind: `id` (the user's or the item's key, by `role`), `categorical`, `numeric`, or `sequence`: the items of the
-            user's events before the row, by the rows of the item's `id`; its `history` says of which events, such as
-            `{of: order, by: [user]}`.
+        kind: `id` (the user's or the item's key, by `role`), `categorical`, `numeric`, `multi_categorical` (a list of
+            categories, written as text with a `separator`), or `sequence`: the items of the user's events before the
+            row, by the rows of the item's `id`; its `history` says of which events, such as `{of: order, by: [user]}`.
         role: What it describes; `weight` makes a numeric column the weight of each row in the loss.
         column: Column of the log, else of the items, else of the users; the feature's name when left out. An `id` takes
             the mapped user or item column.
         of: Takes the value from the row's own time: `hour` (0 to 23) or `weekday` (0 is Monday), for `categorical`.
-        length: Items that a `sequence` keeps at most, the latest ones.
+        length: Entries that a list keeps at most: of a `sequence` the latest (50 when left out), of a
+            `multi_categorical` the first (as many as the longest training list has).
+        separator: What stands between the entries of a `multi_categorical`, such as `|`.
         history: Makes the value of the events before the row (`lightning_mp.data.history`), for `numeric`:
             `{of: click, per: impression, by: [user, category], window: 7d, as: rate, prior: 20}`.
         known_at: Column with the time at which the value came to be; a row whose value is not older is refused.
@@ -53,7 +55,7 @@ class FeatureSpec:
     """
 
     name: str
-    kind: Literal["id", "categorical", "numeric", "sequence"]
+    kind: Literal["id", "categorical", "numeric", "multi_categorical", "sequence"]
     role: Literal["user", "item", "context", "weight"] = "context"
     column: str | None = None
     of: Calendar | None = None
@@ -71,6 +73,7 @@ class FeatureSpec:
     max_size: int | None = None
     source: Literal["auto", "string", "int64"] = "auto"
     length: int | None = None
+    separator: str | None = None
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -79,6 +82,7 @@ class FeatureSpec:
                 "give it a `name`: requests use it; the column of the log goes into `column`",
             )
         numeric, sequence = self.kind == "numeric", self.kind == "sequence"
+        several = self.kind == "multi_categorical"
         allowed = ("mean", "median", "constant", "refuse") if numeric else ("unknown", "mode", "refuse")
         faults = {
             "an `id` needs role `user` or `item`": self.kind == "id" and self.role not in ("user", "item"),
@@ -103,8 +107,11 @@ class FeatureSpec:
             "`missing_value` needs `missing: constant`": self.missing != "constant" and self.missing_value is not None,
             "kind `sequence` needs `history`, role `user`, and no other setting but `length`": sequence
             and (self.history is None or self.role != "user" or self.missing is not None),
-            "`length` is for kind `sequence`, and at least 1": self.length is not None
-            and (not sequence or self.length < 1),
+            "`length` is for kinds `sequence` and `multi_categorical`, and at least 1": self.length is not None
+            and (not (sequence or several) or self.length < 1),
+            "kind `multi_categorical` needs a `separator`, and takes no `of`, `missing` or `indicator`": several
+            and (not self.separator or any((self.of, self.missing, self.indicator))),
+            "`separator` is for kind `multi_categorical`": self.separator is not None and not several,
             "`min_count` must be at least 1": self.min_count < 1,
             "`max_size` must be at least 2": self.max_size is not None and self.max_size < 2,
         }

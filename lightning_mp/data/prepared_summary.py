@@ -43,7 +43,9 @@ def prepared_summary(
                 "new_users": _unseen(user, training, inside),
                 "new_items": _unseen(item, training, inside),
             }
-    looked_at = [c.values for c in made if c.feature.role != "weight" and c.feature.kind != "sequence"]
+    looked_at = [
+        c.values for c in made if c.feature.role != "weight" and c.feature.kind not in ("sequence", "multi_categorical")
+    ]
     gap = split_gap(looked_at, labelled.labels, labelled.parts)
     return {
         "digest": log.digest,

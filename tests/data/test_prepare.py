@@ -206,6 +206,27 @@ def test_the_items_before_each_row_against_a_loop(path, table, tmp_path):
             assert rows.history[place].tolist() == [0] * (4 - len(codes)) + codes
 
 
+def test_lists_written_as_text_against_a_loop(path, table, tmp_path):
+    draw = np.random.default_rng()
+    lists = [[f"g{g}" if g else "" for g in draw.integers(0, 9, draw.integers(0, 5))] for _ in range(len(table))]
+    texts = [None if draw.random() < 0.1 else "|".join(entries) for entries in lists]
+    parquet.write_table(table.append_column("genres", pa.array(texts, type=pa.string())), path)
+    genres = FeatureSpec(name="genres", kind="multi_categorical", role="item", separator="|", length=3)
+    store = run(path, tmp_path / "store", features=[*FEATURES[:2], genres])
+    words = store.vocabulary("genres")
+    training = store.load("train").row.tolist()
+    assert set(words.entries) == {w for row in training for w in (texts[row] or "").split("|") if w}
+    for part in store.manifest.splits:
+        rows = store.load(part)
+        for place, row in enumerate(rows.row.tolist()):
+            codes = words.encode([w for w in (texts[row] or "").split("|") if w][:3]).tolist()
+            assert rows.group("multi")[place].tolist() == codes + [0] * (3 - len(codes))
+    with pytest.raises(ConfigurationError, match="kind `multi_categorical` needs a `separator`"):
+        replace(genres, separator=None)
+    with pytest.raises(ConfigurationError, match="`separator` is for kind `multi_categorical`"):
+        FeatureSpec(name="brand", kind="categorical", separator="|")
+
+
 def test_sequences_that_cannot_be(path, tmp_path):
     of_user = {"of": "click", "by": ["user"]}
     one = FeatureSpec(name="one", kind="sequence", role="user", history=of_user)
@@ -221,7 +242,7 @@ def test_sequences_that_cannot_be(path, tmp_path):
         FeatureSpec(name="one", kind="sequence", role="item", history=of_user)
     with pytest.raises(ConfigurationError, match="a sequence is of a kind of event, by the user alone"):
         FeatureSpec(name="one", kind="sequence", role="user", history={"of": "click", "by": ["item"]})
-    with pytest.raises(ConfigurationError, match="`length` is for kind `sequence`, and at least 1"):
+    with pytest.raises(ConfigurationError, match="`length` is for kinds `sequence` and `multi_categorical`"):
         replace(one, length=0)
 
 
