@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import lightning.pytorch as pl
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from lightning_mp.artifacts import replacing
 from lightning_mp.data.store.feature_store import FeatureStore
@@ -32,7 +34,8 @@ def write_scores(
 
     Args:
         trainer: Of one process: each would write the same file.
-        model: Its `predict_step` gives `score` (B,), and `user` and `item` (B,) int64, codes of the store.
+        model: Its `predict_step` gives `score` (B,), or (B, T) with a column a label of the store, and `user` and
+            `item` (B,) int64, codes of the store.
         datamodule: Has a `store`.
         path: Parquet file.
         ckpt_path: Of `trainer.predict`, as the next.
@@ -93,10 +96,22 @@ class _ScoreWriter:
         if not self._keys:
             self._keys = {"user": self._store.users(), "item": self._store.items()}
         columns = {name: keys.take(pa.array(outputs[name].cpu().numpy())) for name, keys in self._keys.items()}
-        table = pa.table({**columns, "score": outputs["score"].float().cpu().numpy()})
+        table = pa.table({**columns, **self._scores(outputs["score"].float().cpu().numpy())})
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._file, table.schema)
         self._writer.write_table(table)
+
+    def _scores(self, score: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """One column, or one a task: `score_click`, `score_order`."""
+        if score.ndim == 1:
+            return {"score": score}
+        names = [feature.name for feature in self._store.schema.labels]
+        if len(names) != score.shape[1]:
+            raise ConfigurationError(
+                f"`{self._model}.predict_step` gave {score.shape[1]} scores a row, the store has {len(names)} labels",
+                "give one score a label, (B, T), or (B,)",
+            )
+        return {f"score_{name}": np.ascontiguousarray(score[:, place]) for place, name in enumerate(names)}
 
     def close(self) -> None:
         if self._writer is None:

@@ -89,3 +89,23 @@ def test_a_step_that_gives_no_score_is_named(tmp_path, trainer):
 def test_a_datamodule_without_a_store_is_refused(tmp_path, trainer):
     with pytest.raises(ConfigurationError, match="found no feature store"):
         write_scores(trainer, Model(), None, tmp_path / "scores.parquet")
+
+
+class SeveralTasks(Model):
+    def predict_step(self, batch, batch_idx):
+        answer = super().predict_step(batch, batch_idx)
+        return {**answer, "score": torch.stack([answer["score"], batch[:, 0].half() / 4], dim=1)}
+
+
+def test_a_column_a_task(tmp_path, trainer):
+    data = Data(tmp_path / "store")
+    with pytest.raises(ConfigurationError, match=r"gave 2 scores a row, the store has 0 labels"):
+        write_scores(trainer, SeveralTasks(), data, tmp_path / "scores.parquet")
+    label = {"kind": "numeric", "role": "label", "source_dtype": "float", "stored_dtype": "float32"}
+    schema = FeatureSchema(features=tuple(Feature(name=name, **label) for name in ("click", "order")))
+    keys = {"@time": np.arange(ROWS), "@row": np.arange(ROWS), "@user": data.user, "@item": data.item}
+    table = pa.table({"click": np.ones(ROWS), "order": np.zeros(ROWS), **keys})
+    data.store.write({"test": table}, schema=schema, users=pa.array(USERS), items=pa.array(ITEMS))
+    found = pq.read_table(write_scores(trainer, SeveralTasks(), data, tmp_path / "scores.parquet"))
+    assert found.column_names == ["user", "item", "score_click", "score_order"]
+    assert found["score_order"].to_pylist() == (data.user / 4).tolist()
