@@ -24,6 +24,7 @@ from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor
 from lightning_mp.callbacks.norm_guard import NormGuard
 from lightning_mp.callbacks.precision_report_gradient_norm import true_gradient_norm
 from lightning_mp.callbacks.precision_report_leaks import LabelSample
+from lightning_mp.callbacks.precision_report_rates import RateRecorder
 from lightning_mp.callbacks.precision_report_record import RunRecord
 from lightning_mp.callbacks.precision_report_skips import SkipRecorder
 from lightning_mp.precision.loss_scale import LossScaleHistory
@@ -73,7 +74,7 @@ class RunRecorder:
             None if record.leaks or record.steps else LabelSample([f.name for f in dense])
         )
         self._norm_now: float | None = None
-        self._names: dict[int, str] = {}
+        self._rates = RateRecorder(record, trainer)
 
     def start_batch(self, module: pl.LightningModule, batch: Any) -> None:
         """Call before a training batch."""
@@ -104,7 +105,7 @@ class RunRecorder:
         if self._warmup is None:
             rates = [group["lr"] for group in optimizer.param_groups]
             if all(isinstance(rate, float | int) for rate in rates) or is_logging_step(self._trainer):
-                self._record.add(self._lr_name(optimizer), step, max(float(rate) for rate in rates))
+                self._rates.add(optimizer, step, max(float(rate) for rate in rates))
         if self._clipping is None and is_logging_step(self._trainer):
             self._norm_now = true_gradient_norm(self._trainer, optimizer)
 
@@ -128,7 +129,7 @@ class RunRecorder:
             self._look_at(batch, batch_idx, step)
         if self._warmup is not None:
             for optimizer, rates in zip(self._trainer.optimizers, self._warmup.effective_lr, strict=False):
-                self._record.add(self._lr_name(optimizer), step, max(rates))
+                self._rates.add(optimizer, step, max(rates))
         self._end_probe(module, outputs, batch, batch_idx)
         self._record.steps = max(step, self._record.steps)
         if logs:
@@ -180,13 +181,6 @@ class RunRecorder:
     def _present(self, kind: type[Any]) -> Any:
         callbacks: Iterable[Any] = self._trainer.callbacks  # type: ignore[attr-defined] # Lightning sets it elsewhere
         return next((callback for callback in callbacks if isinstance(callback, kind)), None)
-
-    def _lr_name(self, optimizer: Optimizer) -> str:
-        if id(optimizer) not in self._names:
-            kind = type(optimizer).__name__
-            place = sum(name.startswith(f"lr-{kind}") for name in self._names.values())
-            self._names[id(optimizer)] = f"lr-{kind}" if not place else f"lr-{kind}-{place}"
-        return self._names[id(optimizer)]
 
     def _on_log(self, outputs: Any, step: int) -> None:
         record, trainer = self._record, self._trainer
