@@ -23,7 +23,7 @@ class SequenceDataset(Dataset[dict[str, Tensor]]):
     passed over, so that 0 is padding and nothing else.
 
     Args:
-        table: One part of a store; its rows are what was taken.
+        table: One part of a store. Rows whose first label is 0 say what was not taken, and are passed over.
         length: Places, L; those of the schema's feature of kind `sequence` when left out.
 
     Raises:
@@ -49,7 +49,8 @@ class SequenceDataset(Dataset[dict[str, Tensor]]):
         self.length = _length(table.schema) if length is None else length
         length = self.length
         item = table.ids[:, item_place(table.schema)]
-        known = np.flatnonzero(item > 0)
+        taken = table.labels[:, 0] > 0 if table.labels.shape[1] else np.ones(len(item), dtype=bool)
+        known = np.flatnonzero((item > 0) & taken)
         order = known[np.lexsort((table.row[known], table.time[known], table.user[known]))]
         self._items: NDArray[np.int64] = item[order].astype(np.int64)
         users, first, count = np.unique(table.user[order], return_index=True, return_counts=True)

@@ -20,7 +20,7 @@ from lightning_mp.models.list_scorer import Scorer, known_items, list_scorer
 from lightning_mp.models.next_item_queries import NextItemQueries
 from lightning_mp.models.optimization import optimization
 from lightning_mp.models.ranked_items import Asked, log_ranking, trainers_store
-from lightning_mp.models.usable_batch import require_usable, with_own_target
+from lightning_mp.models.usable_batch import any_taken, require_usable, taken_rows, with_own_target
 from lightning_mp.networks.cold_items import cold_item_vectors
 from lightning_mp.networks.drawn_items import drawn_items
 from lightning_mp.networks.generalised_bce import generalised_bce
@@ -35,8 +35,8 @@ class NextItemModule(pl.LightningModule):
     """Trains a network to say what a user takes next, from the items taken before.
 
     It trains on `train_on: sequences` of the data module, where each place of a user's items has the next one as its
-    target, or on rows: a row's own item after its `history`. Logits, log-sum-exp and loss are float32 under any
-    precision. Negatives are drawn from the seed and the step alone, so a resumed run sees the same.
+    target, or on rows: a row's own item after its `history`; rows whose first label is 0 are passed over. Logits and
+    loss are float32 under any precision. Negatives come from the seed and the step alone, also in a resumed run.
 
     What is logged is full ranking, no sample: after the history of each row of the part all items of the store are
     ranked, and relevant is the row's own. Override `loss`, `score` or `configure_optimizers` to change what is trained.
@@ -99,15 +99,12 @@ class NextItemModule(pl.LightningModule):
         self.save_hyperparameters(ignore=["network"] if isinstance(network, nn.Module) else [])
         building.plain_hyperparameters(self.hparams)
         self.objective, self.drawn, self.calibration, self.seed = objective, negatives, calibration, seed
-        self.k, self.exclude_seen = k, exclude_seen
-        self.cold_start = list(cold_start or [])
+        self.k, self.exclude_seen, self.cold_start = k, exclude_seen, list(cold_start or [])
         self.schema: FeatureSchema | None = None
         self.network: nn.Module | None = None
         self._factory = None if isinstance(network, nn.Module) else network
-        self._optimizer = optimizer
-        self._lr_scheduler = lr_scheduler
-        self._size = 1
-        self._queries = NextItemQueries()
+        self._optimizer, self._lr_scheduler = optimizer, lr_scheduler
+        self._size, self._queries = 1, NextItemQueries()
         if isinstance(network, nn.Module):
             self.network = network
             if (known := getattr(network, "schema", None)) is not None:
@@ -174,7 +171,7 @@ class NextItemModule(pl.LightningModule):
 
     @override
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        logits = self._place_logits(batch, step=self.current_epoch * 1_000_003 + batch_idx)
+        logits = self._place_logits(taken_rows(batch), step=self.current_epoch * 1_000_003 + batch_idx)
         if not len(logits):
             raise DataError("no place of the batch has a known target", "train on users with two items or more")
         loss = self.loss(logits, batch)
@@ -231,6 +228,9 @@ class NextItemModule(pl.LightningModule):
         return next_item_logits(states, batch["target"], vectors, drawn, correct=self.objective == "sampled_softmax")
 
     def _evaluate(self, batch: Batch, batch_idx: int, stage: str) -> None:
+        if not any_taken(batch):
+            return
+        batch = taken_rows(batch)
         logits = self._place_logits(batch, step=-1 - batch_idx)
         if len(logits):
             self.log(f"{stage}_loss", self.loss(logits, batch), batch_size=len(logits), sync_dist=True)

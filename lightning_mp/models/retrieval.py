@@ -21,7 +21,7 @@ from lightning_mp.models.in_batch_negatives import InBatchNegatives
 from lightning_mp.models.list_scorer import Scorer, list_scorer, users_of
 from lightning_mp.models.optimization import optimization
 from lightning_mp.models.ranked_items import Asked, log_ranking, rank_users, trainers_store
-from lightning_mp.models.usable_batch import require_usable, taken_rows
+from lightning_mp.models.usable_batch import any_taken, require_usable, taken_rows
 from lightning_mp.networks.cold_items import cold_item_vectors
 from lightning_mp.schema import FeatureSchema
 
@@ -233,7 +233,7 @@ class RetrievalModule(pl.LightningModule):
         return logits
 
     def _evaluate(self, batch: Batch, stage: str) -> None:
-        if "labels" in batch and not bool((batch["labels"] > 0).any()):
+        if not any_taken(batch):
             return
         batch = taken_rows(batch)
         if len(batch["ids"]) > 1:

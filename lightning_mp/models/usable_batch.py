@@ -89,7 +89,7 @@ def check_labels(labels: Tensor, task: str) -> None:
 
 
 def taken_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The rows of a batch that say what was taken: all without `labels`, else those whose label is above 0.
+    """The rows of a batch that say what was taken: all without `labels`, else those whose first label is above 0.
 
     Raises:
         DataError: There is none.
@@ -97,13 +97,22 @@ def taken_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     labels = batch.get("labels")
     if labels is None:
         return batch
-    taken = labels > 0
+    taken = _first_above_zero(labels)
     if bool(taken.all()):
         return batch
     if not taken.any():
         problem = f"none of the {len(labels):,} rows of the batch has a label above 0: nothing was taken"
         raise DataError(problem, "prepare the store with `label: {taken: order}`")
     return {name: tensor[taken] for name, tensor in batch.items()}
+
+
+def any_taken(batch: Batch) -> bool:
+    """Whether `taken_rows` has a row of the batch to give."""
+    return "labels" not in batch or bool(_first_above_zero(batch["labels"]).any())
+
+
+def _first_above_zero(labels: Tensor) -> Tensor:
+    return (labels if labels.dim() == 1 else labels[:, 0]) > 0
 
 
 def with_own_target(batch: dict[str, Tensor], schema: FeatureSchema | None) -> dict[str, Tensor]:

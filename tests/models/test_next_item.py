@@ -16,7 +16,7 @@ from torch.nn.functional import logsigmoid
 from lightning_mp.data.columns import Columns, ConstantEvent
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.item_catalogue import item_catalogue
-from lightning_mp.data.label import TakenLabel
+from lightning_mp.data.label import TakenLabel, ValueLabel
 from lightning_mp.data.leave_last_out import LeaveLastOut
 from lightning_mp.data.time_split import TimeSplit
 from lightning_mp.datamodules.ranking import RankingDataModule
@@ -49,15 +49,17 @@ def log(tmp_path_factory):
             time.append(1_600_000_000 + 1000 * step + who)
     item[-1] = 99
     path = tmp_path_factory.mktemp("log") / "log.parquet"
-    table = pa.table({"u": user, "i": item, "t": time, "half": np.array(item) % 2})
+    table = pa.table(
+        {"u": user, "i": item, "t": time, "half": np.array(item) % 2, "liked": draw.random(len(item)) < 0.4}
+    )
     pq.write_table(table, path)
     return path
 
 
-def data(log, path, split=None, **more):
+def data(log, path, split=None, label=None, **more):
     return RankingDataModule(
         str(log), store=str(path), columns=Columns(user="u", item="i", time="t", event=ConstantEvent(constant="order")),
-        label=TakenLabel(taken="order"), split=split or LeaveLastOut(leave_out=1), train_on="sequences",
+        label=label or TakenLabel(taken="order"), split=split or LeaveLastOut(leave_out=1), train_on="sequences",
         features=[
             FeatureSpec(name="item", kind="id", role="item", column="i"),
             FeatureSpec(name="half", kind="categorical", role="item"),
@@ -149,6 +151,34 @@ def test_a_run_goes_on_with_the_same_draws(tmp_path, log):
     other.prepare_data()
     with pytest.raises(SchemaError, match="differs in `vocabulary_"):
         trainer(tmp_path).test(module(), datamodule=other, ckpt_path=tmp_path / "half.ckpt")
+
+
+def test_rows_that_were_not_taken_are_neither_trained_on_nor_asked_for(tmp_path, log):
+    liked = ValueLabel(value="liked", at_least=1)
+    datamodule = data(log, tmp_path / "store", TimeSplit(validation=0.1, test=0.2), liked)
+    run, module = fitted(tmp_path, datamodule)
+    table = datamodule.store.load()
+    dataset = SequenceDataset(table, length=LENGTH)
+    batch = dataset[torch.arange(len(dataset))]
+    for user in range(80):
+        mine = np.flatnonzero((table.user == user) & (table.labels[:, 0] > 0))
+        taken = table.ids[mine[np.argsort(table.time[mine])], 0].tolist()
+        targets = batch["target"][batch["group"] == user]
+        assert sorted(targets[targets > 0].tolist()) == sorted(taken[1:])
+    part = datamodule.store.load("validation")
+    rows = np.flatnonzero(part.labels[:, 0] > 0)
+    assert 0 < len(rows) < len(part)
+    module.eval()
+    states = module.network.encode(torch.from_numpy(part.history[rows])).detach()[:, -1]
+    catalogue = item_catalogue(datamodule.store)
+    scores = (states @ module.network.item_vectors().detach()[torch.from_numpy(catalogue.row)].T).double().numpy()
+    scores[:, catalogue.row == 0] = -np.inf
+    own = scores[np.arange(len(rows)), part.item[rows]]
+    places = (scores > own[:, None]).sum(1) + 1
+    assert run.callback_metrics["val_mrr"].item() == pytest.approx((1 / places).mean(), abs=1e-5)
+    few = {"ids": torch.from_numpy(part.ids[:2]), "history": torch.from_numpy(part.history[:2])}
+    with pytest.raises(DataError, match="none of the 2 rows of the batch has a label above 0"):
+        module.training_step({**few, "labels": torch.zeros(2)}, 0)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])

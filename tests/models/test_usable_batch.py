@@ -9,6 +9,7 @@ from torch import nn
 from lightning_mp.errors import DataError
 from lightning_mp.models.multi_task import MultiTaskModule
 from lightning_mp.models.ranking import RankingModule
+from lightning_mp.models.usable_batch import any_taken, taken_rows
 from lightning_mp.networks.dcn_v2 import DCNv2
 from lightning_mp.networks.mmoe import MMoE
 from lightning_mp.schema import Feature, FeatureSchema
@@ -75,3 +76,16 @@ def test_no_labels():
     for module in modules():
         with pytest.raises(DataError, match="the batch has no `labels`"):
             module.training_step({"ids": torch.tensor([[3], [4]])}, 0)
+
+
+def test_the_first_of_several_labels_says_what_was_taken():
+    ids = torch.tensor([[1, 2], [3, 4], [5, 6]])
+    for labels in ([1.0, 0.0, 0.5], [[1.0, 0.0], [0.0, 1.0], [0.5, 1.0]]):
+        batch = {"ids": ids, "labels": torch.tensor(labels)}
+        assert any_taken(batch)
+        assert taken_rows(batch)["ids"].tolist() == [[1, 2], [5, 6]]
+    nothing = {"ids": ids[:2], "labels": torch.tensor([[0.0, 1.0], [0.0, 1.0]])}
+    assert not any_taken(nothing)
+    assert any_taken({"ids": ids})
+    with pytest.raises(DataError, match="none of the 2 rows of the batch has a label above 0"):
+        taken_rows(nothing)
