@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_mp.baselines.earlier_sums import earlier_sums
-from lightning_mp.data.store.feature_store import FeatureStore
-from lightning_mp.data.store.feature_table import FeatureTable
 from lightning_mp.errors import ConfigurationError, DataError
 from lightning_mp.optional import require
+
+if TYPE_CHECKING:  # pyarrow, which no other baseline needs
+    from lightning_mp.data.store.feature_store import FeatureStore
+    from lightning_mp.data.store.feature_table import FeatureTable
 
 Floats = NDArray[np.float64]
 

@@ -68,17 +68,17 @@ def encoder_graph(
         outputs.append(helper.make_tensor_value_info(name, kind, ["batch", *sizes]))
 
     if columns:
-        graph.add("Concat", columns, f"{ENCODED}ids", axis=1)
+        graph.add("Concat", columns, f"{ENCODED}ids", {"axis": 1})
         give(f"{ENCODED}ids", TensorProto.INT64, len(columns))
     if item_key(schema) is not None:
         give(f"{ENCODED}target", TensorProto.INT64)
     if numbers:
-        graph.add("Concat", numbers, f"{ENCODED}dense", axis=1)
+        graph.add("Concat", numbers, f"{ENCODED}dense", {"axis": 1})
         give(f"{ENCODED}dense", TensorProto.FLOAT, schema.dense_width)
     for name, sizes in lists.items():
         give(name, TensorProto.INT64, *sizes)
     if flags or lost:
-        graph.add("Concat", [*flags, *lost], UNKNOWN, axis=1)
+        graph.add("Concat", [*flags, *lost], UNKNOWN, {"axis": 1})
         give(UNKNOWN, TensorProto.BOOL, len(flags) + len(lost))
     inputs = [helper.make_tensor_value_info(i.name, types[i.datatype], _shape(i)) for i in raw_inputs(schema, fills)]
     body = helper.make_graph(graph.nodes, "encoder", inputs, outputs, graph.constants)
@@ -119,7 +119,7 @@ def _lists(
         parts.append(graph.add("Unsqueeze", [same, "encoded/axis"], f"{rows}/column"))
         flags.append(flag)
     if parts:
-        found[graph.add("Concat", parts, f"{ENCODED}multi", axis=1)] = (len(parts), widest)
+        found[graph.add("Concat", parts, f"{ENCODED}multi", {"axis": 1})] = (len(parts), widest)
     for feature in schema.of_kind("sequence")[:1]:
         rows, flag = list_rows(graph, feature, vocabularies[feature.name])
         found[graph.add("Identity", [rows], f"{ENCODED}history")] = (feature.width,)
@@ -177,10 +177,10 @@ def _stored(graph: GraphNodes, feature: Feature, value: str, here: str) -> str:
     largest = LARGEST[feature.stored_dtype]
     low, high = graph.constant(np.array(-largest), f"{here}/low"), graph.constant(np.array(largest), f"{here}/high")
     value = graph.add("Clip", [value, low, high], f"{here}/in_range")
-    value = graph.add("Cast", [value], f"{here}/float32", to=TensorProto.FLOAT)
+    value = graph.add("Cast", [value], f"{here}/float32", {"to": TensorProto.FLOAT})
     if feature.stored_dtype == "float16":
-        value = graph.add("Cast", [value], f"{here}/float16", to=TensorProto.FLOAT16)
-        value = graph.add("Cast", [value], f"{here}/rounded", to=TensorProto.FLOAT)
+        value = graph.add("Cast", [value], f"{here}/float16", {"to": TensorProto.FLOAT16})
+        value = graph.add("Cast", [value], f"{here}/rounded", {"to": TensorProto.FLOAT})
     if feature.kind == "vector":
         return value
     return graph.add("Unsqueeze", [value, "encoded/axis"], f"{here}/column")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,14 @@ class GraphNodes:
         self.constant(np.array(1.0), "encoded/one")
         self.constant(np.array(0, dtype=np.int64), "encoded/first_row")
 
-    def add(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
+    def add(self, operator: str, inputs: list[str], output: str, attributes: Mapping[str, Any] | None = None) -> str:
         """Add a node and name its output."""
         from onnx import helper
 
         domain = "ai.onnx.ml" if operator == "LabelEncoder" else ""
-        self.nodes.append(helper.make_node(operator, inputs, [output], name=output, domain=domain, **attributes))
+        self.nodes.append(
+            helper.make_node(operator, inputs, [output], name=output, domain=domain, **(attributes or {}))
+        )
         return output
 
     def constant(self, value: np.ndarray[Any, Any], name: str) -> str:

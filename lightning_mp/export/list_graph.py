@@ -40,8 +40,8 @@ def looked_up(graph: GraphNodes, feature: Feature, vocabulary: Vocabulary, mode:
         places[0] = vocabulary.encode([mode])[0]  # type: ignore[arg-type]  # of the type of the entries
     rows = helper.make_tensor("rows", TensorProto.INT64, [len(keys)], places)
     unknown = helper.make_tensor("unknown", TensorProto.INT64, [1], [-1])
-    return graph.add("LabelEncoder", [feature.name], f"encoded/{feature.name}/row", keys_tensor=table,
-                     values_tensor=rows, default_tensor=unknown)  # fmt: skip
+    attributes = {"keys_tensor": table, "values_tensor": rows, "default_tensor": unknown}
+    return graph.add("LabelEncoder", [feature.name], f"encoded/{feature.name}/row", attributes)
 
 
 def list_rows(graph: GraphNodes, feature: Feature, vocabulary: Vocabulary) -> tuple[str, str]:
@@ -65,9 +65,9 @@ def list_rows(graph: GraphNodes, feature: Feature, vocabulary: Vocabulary) -> tu
     room = graph.constant(np.array([0, 0, 0, longest], dtype=np.int64), f"{here}/room")
     rows = graph.add("Pad", [looked_up(graph, feature, vocabulary), room, "encoded/first_row"], f"{here}/padded")
     lost = graph.add("Less", [rows, "encoded/first_row"], f"{here}/lost")
-    counts = graph.add("Cast", [lost], f"{here}/lost_int", to=TensorProto.INT64)
-    any_lost = graph.add("ReduceMax", [counts, "encoded/axis"], f"{here}/any_lost", keepdims=1)
-    flag = graph.add("Cast", [any_lost], f"{here}/unknown", to=TensorProto.BOOL)
+    counts = graph.add("Cast", [lost], f"{here}/lost_int", {"to": TensorProto.INT64})
+    any_lost = graph.add("ReduceMax", [counts, "encoded/axis"], f"{here}/any_lost", {"keepdims": 1})
+    flag = graph.add("Cast", [any_lost], f"{here}/unknown", {"to": TensorProto.BOOL})
     if feature.kind == "sequence":
         known = graph.add("Max", [rows, "encoded/first_row"], f"{here}/known")
         return _picked(graph, known, longest, here=here, last=True), flag
@@ -77,7 +77,7 @@ def list_rows(graph: GraphNodes, feature: Feature, vocabulary: Vocabulary) -> tu
 
 def _picked(graph: GraphNodes, rows: str, longest: int, *, here: str, last: bool) -> str:
     """The first or the last entries that are not 0, in their order, zeros behind them or in front."""
-    size = graph.add("Shape", [rows], f"{here}/size", start=1, end=2)
+    size = graph.add("Shape", [rows], f"{here}/size", {"start": 1, "end": 2})
     scalar = graph.constant(np.array([], dtype=np.int64), f"{here}/scalar")
     length = graph.add("Reshape", [size, scalar], f"{here}/length")
     step = graph.constant(np.array(1, dtype=np.int64), f"{here}/step")
@@ -88,7 +88,7 @@ def _picked(graph: GraphNodes, rows: str, longest: int, *, here: str, last: bool
     order = graph.add("Where", [absent, moved, place], f"{here}/order")
     count = graph.constant(np.array([longest], dtype=np.int64), f"{here}/count")
     graph.nodes.append(_top(order, count, f"{here}/keys", f"{here}/chosen", last=last))
-    found = graph.add("GatherElements", [rows, f"{here}/chosen"], f"{here}/found", axis=1)
+    found = graph.add("GatherElements", [rows, f"{here}/chosen"], f"{here}/found", {"axis": 1})
     if not last:
         return found
     bounds = [

@@ -59,7 +59,7 @@ def transformed(graph: GraphNodes, feature: Feature, value: str, here: str) -> l
 
     is_zero = graph.add("Equal", [raw, "encoded/zero"], f"{here}/is_zero")
     value = graph.add("Where", [is_zero, "encoded/zero", value], f"{here}/size")
-    return [value, graph.add("Cast", [is_zero], f"{here}/flag", to=TensorProto.DOUBLE)]
+    return [value, graph.add("Cast", [is_zero], f"{here}/flag", {"to": TensorProto.DOUBLE})]
 
 
 def _valid(graph: GraphNodes, fitted: dict[str, float], value: str, here: str) -> str:
@@ -83,8 +83,8 @@ def _quantile(graph: GraphNodes, fitted: dict[str, float], value: str, here: str
     column = graph.add("Unsqueeze", [inside, "encoded/last"], f"{here}/inside_column")
     knots = graph.constant(x[None, 1:] if len(x) > 1 else np.full((1, 1), np.inf), f"{here}/knots")
     reached = graph.add("GreaterOrEqual", [column, knots], f"{here}/reached")
-    counts = graph.add("Cast", [reached], f"{here}/reached_int", to=TensorProto.INT64)
-    place = graph.add("ReduceSum", [counts, "encoded/last"], f"{here}/place", keepdims=0)
+    counts = graph.add("Cast", [reached], f"{here}/reached_int", {"to": TensorProto.INT64})
+    place = graph.add("ReduceSum", [counts, "encoded/last"], f"{here}/place", {"keepdims": 0})
     picked = [
         graph.add("Gather", [graph.constant(table, f"{here}/table_{name}"), place], f"{here}/{name}")
         for name, table in (("x", x), ("y", y), ("slope", slopes))

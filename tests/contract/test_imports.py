@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "optional": set(),
     "schema": set(),
     "artifacts": set(),
+    "zip_digest": set(),
     "bundle": set(),
     "manifest": set(),
     "html_page": set(),
