@@ -23,6 +23,8 @@ _NUMPY: Final[dict[Datatype, Any]] = {"BYTES": np.object_, "INT64": np.int64, "F
 _ONNX: Final[dict[Datatype, str]] = {"BYTES": "tensor(string)", "INT64": "tensor(int64)", "FP64": "tensor(double)"}
 _WARM_UP = (1, 64)
 _UNKNOWN: Final = "unknown"
+_MOST_CELLS: Final = 2**20
+"""Of one run's longest list, padded: one long list among many rows would else take memory for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,17 @@ class Scorer:
             return Scores(
                 empty, empty, np.empty((0, len(self.indexed)), dtype=np.bool_) if self.tells_unknown else None
             )
+        scores = self._run({spec.name: columns[spec.name] for spec in self.inputs}, rows)
+        require_finite(scores)
+        return scores
+
+    def _run(self, columns: Mapping[str, Sequence[Any]], rows: int) -> Scores:
+        longest = max((len(row) for spec in self.inputs if spec.is_list for row in columns[spec.name]), default=0)
+        if rows > 1 and rows * longest > _MOST_CELLS:
+            half = rows // 2
+            first = {name: values[:half] for name, values in columns.items()}
+            second = {name: values[half:] for name, values in columns.items()}
+            return _joined(self._run(first, half), self._run(second, rows - half))
         feeds = {
             spec.name: _padded(spec, columns[spec.name])
             if spec.is_list
@@ -153,9 +166,15 @@ class Scorer:
             for spec in self.inputs
         }
         answer = dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
-        scores = Scores(answer["logit"], answer["score"], answer.get(_UNKNOWN))
-        require_finite(scores)
-        return scores
+        return Scores(answer["logit"], answer["score"], answer.get(_UNKNOWN))
+
+
+def _joined(first: Scores, second: Scores) -> Scores:
+    unknown = None
+    if first.unknown is not None and second.unknown is not None:
+        unknown = np.concatenate([first.unknown, second.unknown])
+    logit, score = np.concatenate([first.logit, second.logit]), np.concatenate([first.score, second.score])
+    return Scores(logit, score, unknown)
 
 
 def _padded(spec: RawInput, rows: Sequence[Sequence[Any]]) -> NDArray[Any]:

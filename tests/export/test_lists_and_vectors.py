@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -245,6 +246,30 @@ def test_requests_with_lists(shop):
     status, answer = ask(app, "/v2/models/shop/infer", {"inputs": [{**tensors[4], "shape": [2, 5]}]})
     assert (status, answer["error"]) == (400, "`inputs[0]`: `taste` has shape [2, 5]")
     assert "[rows, 4]" in answer["hint"]
+
+
+def test_one_long_list_among_many_rows_takes_no_memory_for_each_of_them(shop):
+    scorer = Scorer.open(shop[2].path)
+    rng = np.random.default_rng()
+    rows = [{"user": f"u{rng.integers(30)}", "item": int(rng.integers(100, 140)), "tags": ["a", "c"], "sizes": [36]}
+            for _ in range(4000)]  # fmt: skip
+    rows[1234] |= {"tags": ["b"] * 2 + ["d"] * 500_000}  # padded for all rows: 16 GB
+    rows[3999] |= {"tags": ["x"] * 1000}
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used_address_space() + 2 * 2**30, limit[1]))
+    try:
+        scores = scorer.score(rows)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+    for place in (0, 1233, 1234, 1235, 3998, 3999):
+        row = {**rows[place], "tags": rows[place]["tags"][:3]}
+        alone = scorer.score([row])
+        np.testing.assert_allclose(scores.logit[place], alone.logit[0], rtol=1e-5, atol=1e-6)
+        assert scores.unknown[place].tolist() == alone.unknown[0].tolist()
+
+
+def used_address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 @pytest.mark.parametrize(
