@@ -21,9 +21,10 @@ import pytest
 import torch
 import yaml
 
-from lightning_mp import FeatureStore, MultiTaskModule, RankingModule, RetrievalModule
+from lightning_mp import FeatureStore, MultiTaskModule, NextItemModule, RankingModule, RetrievalModule
 from lightning_mp.bundle import Bundle
 from lightning_mp.cli.main import main
+from lightning_mp.export.raw_lists import encode_lists
 from lightning_mp.export.raw_rows import decode_rows, encode_rows
 from lightning_mp.hardware.session import open_session
 
@@ -146,8 +147,6 @@ PRINTED = {
     "next_item": ("│ model", "│ popularity", "│ Markov", "checkpoint: "),
     "retrieval": ("│ model", "│ popularity", "│ EASE"),
 }
-WITHOUT_BUNDLE = ("next_item",)
-"""Those whose model ranks all items and is asked from Python."""
 
 
 def table_of_readme() -> list[list[str]]:
@@ -197,9 +196,8 @@ def test_a_recipe_runs_from_the_log_to_a_bundle_that_answers_as_the_model(name, 
     for line in PRINTED.get(name, ("│ model", "│ popularity", "│ running user + item mean")):
         assert line in printed
     assert ("best possible" in printed) == (name in ("multi_task", "quickstart", "ranking_float16"))
-    assert (f"lightning-mp serve runs/{name}/bundle" in printed) == (name not in WITHOUT_BUNDLE)
-    if name not in WITHOUT_BUNDLE:
-        require_the_same_answers(Path("runs") / name)
+    assert f"lightning-mp serve runs/{name}/bundle" in printed
+    require_the_same_answers(Path("runs") / name)
     if name == "ranking_float16":
         require_the_page(Path("runs") / name / "report")
 
@@ -222,7 +220,7 @@ def test_raw_rows_of_the_log_itself_give_the_models_logit(name, log, tmp_path, m
             raw[entry.name] = np.array(["" if value is None else str(value) for value in values], dtype=object)
         else:
             raw[entry.name] = np.array(values, dtype=np.int64 if entry.datatype == "INT64" else np.float64)
-    expected = logits(deployed(run, bundle), np.asarray(part.ids[:200]), np.asarray(part.dense[:200]))
+    expected = logits(deployed(run, bundle), np.asarray(part.ids[:200]), np.asarray(part.dense[:200]), {})
     (logit,) = open_session(bundle.pipeline, target="cpu").run(["logit"], raw)
     np.testing.assert_allclose(logit, expected, rtol=0, atol=1e-5)
 
@@ -253,12 +251,14 @@ def require_the_same_answers(run: Path) -> None:
     """The pipeline on raw values, against the checkpoint's module on what the store would hold of them."""
     bundle, store = Bundle.open(run / "bundle"), FeatureStore(run / "store")
     schema, part = bundle.manifest.schema, store.load("test")
-    vocabularies = {feature.name: store.vocabulary(feature.name) for feature in schema.ids}
+    lists = schema.of_kind("sequence")
+    vocabularies = {feature.name: store.vocabulary(feature.name) for feature in (*schema.ids, *lists)}
     rows = slice(0, 500)
-    raw = decode_rows(schema, vocabularies, np.asarray(part.ids[rows]), np.asarray(part.dense[rows]))
+    histories = {"history": np.asarray(part.history[rows], dtype=np.int64)} if lists else {}
+    raw = decode_rows(schema, vocabularies, np.asarray(part.ids[rows]), np.asarray(part.dense[rows]), lists=histories)
     ids, dense = encode_rows(schema, vocabularies, raw)
     module = deployed(run, bundle)
-    expected = logits(module, ids, dense)
+    expected = logits(module, ids, dense, encode_lists(schema, vocabularies, raw))
     logit, score = open_session(bundle.pipeline, target="cpu").run(["logit", "score"], raw)
     np.testing.assert_allclose(logit, expected, rtol=0, atol=1e-5)
     wanted = module.score(torch.from_numpy(expected).double()).numpy()
@@ -289,7 +289,9 @@ def deployed(run: Path, bundle: Bundle) -> pl.LightningModule:
     """The best checkpoint's module in float32, its embedding tables rounded where the bundle says so."""
     (checkpoint,) = run.glob("version_0/checkpoints/*.ckpt")
     found = torch.load(checkpoint, weights_only=True, map_location="meta")["lightning_mp"]["module"]
-    kind = {f"{m.__module__}.{m.__qualname__}": m for m in (MultiTaskModule, RankingModule, RetrievalModule)}[found]
+    kind = {
+        f"{m.__module__}.{m.__qualname__}": m for m in (MultiTaskModule, NextItemModule, RankingModule, RetrievalModule)
+    }[found]
     module = copy.deepcopy(kind.load_from_checkpoint(checkpoint, map_location="cpu")).eval()
     for name, verdict in bundle.manifest.precision["tables"].items():
         if verdict == "float16":
@@ -298,7 +300,10 @@ def deployed(run: Path, bundle: Bundle) -> pl.LightningModule:
     return module
 
 
-def logits(module: pl.LightningModule, ids: np.ndarray, dense: np.ndarray) -> np.ndarray:
+def logits(module: pl.LightningModule, ids: np.ndarray, dense: np.ndarray, lists: dict[str, np.ndarray]) -> np.ndarray:
     batch = {"ids": torch.from_numpy(ids), "dense": torch.from_numpy(dense).float()}
+    batch = {name: tensor for name, tensor in batch.items() if tensor.shape[1]}
+    if lists:  # an item after a history, which is all that the network takes
+        batch |= {name: torch.from_numpy(values) for name, values in lists.items()} | {"target": batch["ids"][:, 0]}
     with torch.no_grad():
-        return module({name: tensor for name, tensor in batch.items() if tensor.shape[1]}).numpy()
+        return module(batch).numpy()
