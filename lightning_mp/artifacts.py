@@ -32,7 +32,8 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
         A binary file to write to.
 
     Raises:
-        ArtifactError: The folder or the file cannot be written: no permission, no space, a folder in the way.
+        ArtifactError: The folder or the file cannot be written: no permission, no space, a folder in the way; or the
+            path is a device or a pipe, which a file would take the place of.
 
     Example:
         >>> import tempfile, pathlib
@@ -46,6 +47,8 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     with _named(target):
         if target.is_dir():
             raise ArtifactError(f"`{target}` is a folder, a file was to be written there", "give another path")
+        if (target.exists() and not target.is_file()) or target.absolute().parent == Path("/dev"):
+            raise ArtifactError(f"`{target}` is a device or a pipe, and no file can take its place", "name a file")
         target.parent.mkdir(parents=True, exist_ok=True)
         sweep(target.parent)
         temporary = target.with_name(f"{_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}")

@@ -233,6 +233,21 @@ def test_what_is_in_the_way_is_named(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"1"
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path, link):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    target = tmp_path / "link" if link else pipe
+    if link:
+        target.symlink_to(pipe)
+    with pytest.raises(ArtifactError, match=f"`{target}` is a device or a pipe"), replacing(target):
+        pass
+    assert pipe.is_fifo()
+    assert sorted(tmp_path.iterdir()) == sorted({pipe, target})
+    with pytest.raises(ArtifactError, match="`/dev/no-such-device` is a device"), replacing("/dev/no-such-device"):
+        pass
+
+
 def test_overwriting_exchanges_the_folders_and_keeps_nothing_of_the_old(tmp_path):
     for content in ("old", "new"):
         with new_folder(tmp_path / "bundle", overwrite=True) as folder:
