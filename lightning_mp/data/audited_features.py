@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_mp.data import transforms
 from lightning_mp.data.audit.advice import advise
 from lightning_mp.data.audit.gate import AuditGate
 from lightning_mp.data.audit.number_findings import number_findings
@@ -20,6 +21,7 @@ from lightning_mp.data.feature_columns import FeatureColumn
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.point_in_time import PointInTime
 from lightning_mp.errors import DataError
+from lightning_mp.float_formats import FLOAT16
 
 _PIECE = 1 << 17
 
@@ -121,7 +123,7 @@ def _judged(column: FeatureColumn, training: npt.NDArray[np.bool_], gate: AuditG
     sizes = rows[rows[:, 1] == 0, :1] if rows.shape[1] == 2 else rows
     if len(sizes):
         state = NumberState()
-        values = np.ascontiguousarray(sizes[:, 0], dtype=np.float64)
+        values = _without_noise(column, np.ascontiguousarray(sizes[:, 0], dtype=np.float64))
         for start in range(0, len(values), _PIECE):
             state.update(values[start : start + _PIECE])
         statistics = column_statistics(state)
@@ -131,6 +133,17 @@ def _judged(column: FeatureColumn, training: npt.NDArray[np.bool_], gate: AuditG
         found = number_findings(None, statistics, advice, kind="double", thresholds=thresholds, policy=gate.policy)
         words = [f"{entry.code}: {entry.problem}" for entry in found if entry.severity != "note"]
     return {"score": score, "transform": column.feature.transform.kind, "findings": words}
+
+
+def _without_noise(column: FeatureColumn, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """A mean that stands in for missing values is 0 or 1e-17 after a z-score, as the sums were rounded: no loss."""
+    stand_in = column.feature.missing_value
+    if stand_in is None or column.feature.missing == "constant":
+        return values
+    there = transforms.apply(column.feature.transform, [stand_in]).ravel()[0]
+    if abs(there) >= FLOAT16.smallest_normal:
+        return values
+    return np.where(values == there, 0.0, values)
 
 
 def cured_specs(specs: Sequence[FeatureSpec], verdict: Verdict) -> list[FeatureSpec]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from lightning_mp.data import transforms
 from lightning_mp.data.audit.gate import AuditGate
+from lightning_mp.data.audited_features import audited
 from lightning_mp.data.columns import Columns, EventFlags
+from lightning_mp.data.feature_columns import FeatureColumn
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.label import EventLabel
+from lightning_mp.data.numeric_column import fit_numeric
 from lightning_mp.data.prepare import prepare
 from lightning_mp.data.synthetic.faults import Faults
 from lightning_mp.data.synthetic.settings import SyntheticLog
@@ -102,3 +106,15 @@ def test_settings_of_a_gate_are_checked():
         AuditGate(fail_under=120)
     with pytest.raises(ConfigurationError, match="must be fp16 or bf16"):
         AuditGate(policy="int8")
+
+
+def test_rows_that_took_the_mean_are_no_loss_where_rounding_left_them_beside_zero():
+    draw = np.random.default_rng(1)
+    raw = np.where(draw.random(6000) < 0.4, np.nan, draw.choice([80.1, 120.3], 6000))
+    training = np.ones(len(raw), dtype=bool)
+    spec = FeatureSpec(name="height", kind="numeric")
+    table = pa.chunked_array([pa.array(raw, from_pandas=True)])
+    feature, values, note = fit_numeric(spec, table, pa.chunked_array([np.arange(len(raw))]), training)
+    assert 0 < np.abs(values[np.isnan(raw)]).max() < 1e-9
+    column = FeatureColumn(feature=feature, values=values, vocabulary=None, note=note)
+    assert audited([column], training, AuditGate()).columns["height"]["score"] > 95
