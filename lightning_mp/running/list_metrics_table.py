@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from lightning_mp.artifacts import replacing
 
@@ -119,4 +120,4 @@ class ListMetricsTable:
                 mine = "-" if part.ndcg is None else f"{part.ndcg:.4f}"
                 table.add_row(part.name, mine, f"{part.rival_ndcg:.4f}", f"{part.users:,}")
             yield table
-        yield from self.notes
+        yield from map(Text, self.notes)  # as it is: `[search]` is no markup

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from lightning_mp.artifacts import replacing
 
@@ -121,7 +122,7 @@ class MetricsTable:
             for part in self.slices:
                 table.add_row(part.name, _shown(part.auc), _shown(part.rival_auc), f"{part.rows:,}")
             yield table
-        yield from self.notes
+        yield from map(Text, self.notes)  # as it is: `[search]` is no markup
 
 
 def _shown(value: float | None) -> str:

@@ -129,6 +129,9 @@ def test_without_lightgbm_it_is_said_how_to_get_the_trees(clicks, monkeypatch):
     table = evaluate(store, row=test.row, score=np.full(len(test), 0.5))
     assert [row.name for row in table.rows] == [MODEL, *BASELINES[:4]]
     assert "`boosted trees` are left out: run `pip install 'lightning-mp[search]'` to see them here" in table.notes
+    printed = io.StringIO()
+    Console(file=printed, width=200).print(table)
+    assert "pip install 'lightning-mp[search]'" in printed.getvalue()
 
 
 def test_a_part_of_the_test_rows_and_padded_ones_count_once(clicks):
