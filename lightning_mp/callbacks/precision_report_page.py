@@ -66,7 +66,7 @@ def _overview(report: dict[str, Any]) -> Markup:
              mood="" if not worst else "error" if worst[-1] > 0.25 else "warning" if worst[-1] > limit else "good"),
         Card(name="peak memory", value=_size(peaks[0][1]) if peaks else "-",
              note={"gpu": "on the GPU", "resident": "of the process"}[peaks[0][0]] if peaks else ""),
-        Card(name="findings", value=f"{len(found)}", note=f"{grave[0]} errors, {grave[1]} warnings, {grave[2]} notes",
+        Card(name="findings", value=f"{len(found)}", note=f"errors {grave[0]}, warnings {grave[1]}, notes {grave[2]}",
              mood="error" if grave[0] else "warning" if grave[1] else "good"),
     ]  # fmt: skip
     evaluations = [

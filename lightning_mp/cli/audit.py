@@ -32,15 +32,17 @@ def main(argv: Sequence[str]) -> int:
     parser = CommandParser("audit", "Say what float16 will do to every column of a table.")
     parser.add_argument("path", metavar="PATH", help="a Parquet, CSV or Arrow IPC file, or a feature store")
     parser.add_argument("--label", metavar="COLUMN", help="judge each column by how well it alone tells this one")
-    parser.add_argument("--label-at-least", type=float, metavar="N", help="from where on the label is given; above 0")
+    parser.add_argument("--label-at-least", type=float, metavar="N", help="the label is 1 from N on; N is above 0")
     parser.add_argument("--time", metavar="COLUMN", help="compare the first and the last quarter by this time")
-    parser.add_argument("--policy", choices=("fp16", "bf16"), default="fp16", help="what is to be computed in; fp16")
+    parser.add_argument(
+        "--policy", choices=("fp16", "bf16"), default="fp16", help="what the run computes in (default: fp16)"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - prints it and nothing else")
     parser.add_argument("--fail-under", type=float, metavar="N", help="end with 3 when the score is below N")
-    parser.add_argument("--delimiter", default=",", help="of a CSV file; ,")
-    parser.add_argument("--decimal", default=".", help="decimal mark of a CSV file; .")
-    parser.add_argument("--encoding", default="utf-8", help="of a CSV file; utf-8")
+    parser.add_argument("--delimiter", default=",", help="of a CSV file (default: a comma)")
+    parser.add_argument("--decimal", default=".", help="decimal mark of a CSV file (default: a point)")
+    parser.add_argument("--encoding", default="utf-8", help="of a CSV file (default: utf-8)")
     options = parser.parse_args(argv)
     for name in ("html", "json"):
         target = getattr(options, name)

@@ -33,7 +33,8 @@ def require_recipe(path: Path) -> None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         tab = "'\\t'" in str(error.problem)
-        hint = "indent with blanks" if tab else "mend the line; what YAML notices there may begin above"
+        hint = "mend the line (what YAML notices there may begin above); names with `?`, `:`, `#` or `[` need quotes"
+        hint = "indent with blanks" if tab else hint
         line = mark.line + 1 if mark else 1
         raise ConfigurationError(f"{path}:{line}: this is not YAML: {error.problem}", hint) from error
     except yaml.YAMLError as error:

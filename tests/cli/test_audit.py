@@ -135,3 +135,10 @@ def test_the_page_opens_in_a_browser_without_a_script_error(shared, chromium, na
     assert "script" not in shown.tags
     assert "".join(shown.texts).split() == "".join(written.texts).split()
     assert shown.tags.count("svg") == written.tags.count("svg") > 0
+
+
+def test_a_file_cut_at_another_mark_is_refused_with_the_option_that_cuts_it(tmp_path, capsys):
+    file = tmp_path / "semicolons.csv"
+    file.write_text("user;price\n1;2,5\n3;4,5\n")
+    assert main(["audit", str(file)]) == 3
+    assert "hint: cut it elsewhere: `--delimiter ';'`" in capsys.readouterr().err
