@@ -106,8 +106,8 @@ class MultiTaskModule(pl.LightningModule):
         """Make the network for `schema`; where it is there already, only compare the schemas.
 
         Raises:
-            ConfigurationError: The network cannot be made from a schema, the schema has no label, or a weight is for no
-                task.
+            ConfigurationError: The network cannot be made from a schema or names its tasks in another order, the schema
+                has no label, or a weight is for no task, or all are 0.
             SchemaError: It was built for another schema; feature and field are named.
         """
         tasks = tuple(feature.name for feature in schema.labels)
@@ -118,7 +118,13 @@ class MultiTaskModule(pl.LightningModule):
             if task not in tasks:
                 problem = f"`task_weights` names `{task}`; the tasks are {', '.join(tasks)}"
                 raise ConfigurationError(problem, "use one of these names")
+        if not any(self.task_weights.get(task, 1.0) for task in tasks):
+            raise ConfigurationError("`task_weights` is 0 for every task: nothing is learned", "raise one of them")
         self.network = built(self.network, self._factory, known=self.schema, schema=schema)
+        named = getattr(self.network, "tasks", tasks)
+        if isinstance(named, list | tuple) and sorted(map(str, named)) == sorted(tasks) and tuple(named) != tasks:
+            problem = f"the network's tasks are {', '.join(named)}, and the labels are {', '.join(tasks)}"
+            raise ConfigurationError(problem, "name them in the order of the labels")
         self.schema = schema
         if tasks != self.tasks:
             self.tasks = tasks

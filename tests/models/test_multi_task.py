@@ -193,6 +193,11 @@ def test_mistakes_are_named(tmp_path, store):
         MultiTaskModule(SMALL, task_weights={"buy": 1.0}).build(schema())
     with pytest.raises(ConfigurationError, match=r"`task_weights\.cart` must be a number from 0 on, got -1\.0"):
         MultiTaskModule(SMALL, task_weights={"cart": -1.0})
+    with pytest.raises(ConfigurationError, match="`task_weights` is 0 for every task"):
+        MultiTaskModule(SMALL, task_weights=dict.fromkeys(TASKS, 0.0)).build(schema())
+    swapped = partial(MMoE, tasks=["order", "cart", "click"])
+    with pytest.raises(ConfigurationError, match="tasks are order, cart, click, and the labels are click, cart, order"):
+        MultiTaskModule(swapped).build(schema())
     with pytest.raises(ConfigurationError, match="the schema has no label, so there is no task"):
         MultiTaskModule(SMALL).build(schema(tasks=()))
     module = MultiTaskModule(nn.Linear(1, 3))
