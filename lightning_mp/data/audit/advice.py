@@ -59,6 +59,8 @@ def advise(
         return Advice(stored="drop", transform=Transform(), reason="it holds no number")
     if statistics.minimum == statistics.maximum:
         return Advice(stored="drop", transform=Transform(), reason="it holds one number alone, and says nothing")
+    if statistics.beyond_float32 == statistics.finite:
+        return Advice(stored="drop", transform=Transform(), reason="it is infinite in float32: divide it before")
     if name is not None and looks_like_key(name, statistics):
         return Advice(
             stored="int32", transform=Transform(), reason="it is a key: make it an `id` or `categorical` feature"

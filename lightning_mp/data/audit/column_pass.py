@@ -202,7 +202,7 @@ def numbers_of(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_
         valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
         column = column.drop_null()
     if pa.types.is_decimal(kind) or pa.types.is_uint64(kind):
-        column = column.cast(pa.float64())
+        column = column.cast(pa.float64(), safe=False)  # a hash of 64 bits is more than a double holds
     elif pa.types.is_boolean(kind):
         return column.to_numpy(zero_copy_only=False).astype(np.float32), valid
     values = column.to_numpy(zero_copy_only=False)

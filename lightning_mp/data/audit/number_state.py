@@ -224,7 +224,7 @@ class NumberState:
 def _different(integers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """The integers that occur, rising, each once where they lie close together."""
     low, high = float(integers.min()), float(integers.max())
-    if high - low >= 1 << 16:
+    if not high - low < 1 << 16:  # also where float32 holds infinity alone
         return integers
     counts = np.bincount((integers - np.float32(low)).astype(np.intp))
     return (np.flatnonzero(counts) + low).astype(np.float32)

@@ -156,8 +156,10 @@ def _compared(columns: Sequence[ColumnReport], thresholds: Thresholds) -> list[C
 
 def _signature(column: ColumnReport) -> object:
     s = column.statistics
+    with np.errstate(over="ignore"):  # a mean beyond float32 is infinite in it
+        mean = None if s.mean is None else float(np.float32(s.mean))
     return (s.rows, s.missing, s.finite, s.zeros, s.negatives, s.distinct, s.minimum, s.maximum,
-            None if s.mean is None else float(np.float32(s.mean)), tuple(s.magnitudes.items()))  # fmt: skip
+            mean, tuple(s.magnitudes.items()))  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

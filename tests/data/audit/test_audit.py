@@ -276,3 +276,22 @@ def test_two_columns_of_one_name_both_appear(tmp_path):
     pq.write_table(table, path)
     report = audit(path)
     assert [column.statistics.maximum for column in report.columns] == [2.0, 70000.0]
+
+
+def test_numbers_beyond_float32_and_hashes_of_64_bits_are_told_and_no_traceback():
+    draw = np.random.default_rng()
+    columns = {
+        "one": np.full(50, 1e300),
+        "both": np.repeat([-1.797e308, 1.797e308], 25),
+        "whole": draw.choice([-1e39, 1e39, 3e40], 50),
+        "spread": draw.uniform(1e200, 1e201, 50),
+        "hash": draw.integers(2**63, 2**64 - 1, 50, dtype=np.uint64),
+        "most": np.full(50, 2**64 - 1, dtype=np.uint64),
+    }
+    report = audit(pa.table(columns))
+    assert report.to_html()
+    told = {name: {f.code for f in report.findings if f.column == name} for name in columns}
+    assert told["one"] == told["most"] == {"MP012"}
+    assert "MP009" in told["hash"]
+    for name in ("both", "whole", "spread"):
+        assert "MP001" in told[name], name
