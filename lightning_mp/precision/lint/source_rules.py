@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from lightning_mp.precision.lint.syntax import ancestors, argument, called, divi
 _FILLS = {"masked_fill": 1, "masked_fill_": 1, "fill_": 0, "fill_diagonal_": 0, "full": 1, "full_like": 1,
           "scatter_": 2, "scatter": 2, "index_fill_": 2, "index_fill": 2}  # fmt: skip
 _LOSS_WORDS = ("loss", "entropy", "kl_div", "criterion")
+_LOOK_UP = re.compile(r"embed|(^|[._])emb|emb_|table|lookup")
 _MASK_WORDS = ("mask", "pad", "valid")
 
 
@@ -135,16 +137,28 @@ def _ids(node: ast.AST, source: Source) -> Seen | None:
     of = node.func.value
     if not isinstance(of, ast.Subscript) or not isinstance(of.slice, ast.Tuple):
         return None
+    parent = source.parents.get(node)
+    held = parent.targets[0] if isinstance(parent, ast.Assign) and parent.value is node else None
+    places: list[ast.AST] = [node]
+    if isinstance(held, ast.Name):  # ids = x[:, :5].long(), and the look-up on a later line
+        places = [one for one in ast.walk(source.tree) if isinstance(one, ast.Name) and one.id == held.id]
+    if not any(_looked_up(place, source) for place in places):
+        return None
+    most = 2 ** (FLOAT16.fraction_bits + 1)
+    return (
+        "MP105",
+        "warning",
+        f"ids are cut out of a wider tensor and cast: as float16 they are exact up to {most:,} only",
+    )
+
+
+def _looked_up(node: ast.AST, source: Source) -> bool:
     for outer in ancestors(node, source.parents):
         if isinstance(outer, ast.stmt):
-            return None
-        if isinstance(outer, ast.Call) and any(
-            word in ast.unparse(outer.func).lower() for word in ("embed", "emb_", "table", "lookup")
-        ):
-            most = 2 ** (FLOAT16.fraction_bits + 1)
-            problem = f"ids are cut out of a wider tensor and cast: as float16 they are exact up to {most:,} only"
-            return "MP105", "warning", problem
-    return None
+            return False
+        if isinstance(outer, ast.Call) and _LOOK_UP.search(ast.unparse(outer.func).lower()):
+            return True
+    return False
 
 
 def _half_metric(node: ast.AST, _source: Source) -> Seen | None:

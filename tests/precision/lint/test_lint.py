@@ -69,7 +69,12 @@ BREAKS = {
         "return F.cross_entropy(x, y, reduction='none').sum()",
         "return nn.BCEWithLogitsLoss(reduction='sum')(x, y)",
     ],
-    "MP105": ["return self.embedding(x[:, 0:3].long())", "return self.tables[0](x[:, 1].int())"],
+    "MP105": [
+        "return self.embedding(x[:, 0:3].long())",
+        "return self.tables[0](x[:, 1].int())",
+        "return self.emb(x[:, 0:3].long())",
+        "ids = x[:, 0:3].long()\nreturn self.item_emb(ids)",
+    ],
     "MP106": ["self.metric.set_dtype(torch.half)"],
     "MP108": ["return torch.sparse.mm(mask, x)"],
 }
@@ -94,6 +99,8 @@ WELL = [
     "return x.sum()",
     "return self.embedding(y)",
     "return y[:, 0].long()",
+    "seen = y[:, 0].long()\nreturn self.embedding(y).sum() + seen",
+    "return self.assemble(x[:, 0].long())",
     "with torch.autocast('cuda', enabled=False):\n    return torch.sparse.mm(mask, x.float())",
     "if x.dtype == torch.float32:\n    '''a text with -1e9 in it'''",
 ]
