@@ -108,6 +108,9 @@ def against_fp32(
     if float32_checkpoint is None and str(trainer.precision) == "32-true":
         problem = "`--against-fp32` has nothing to compare: this run's precision is `32-true`"
         raise ConfigurationError(problem, "name a precision in the recipe's plugin, or pass a second checkpoint")
+    if "validation" in store.manifest.splits and not store.manifest.schema.labels:
+        problem = f"`--against-fp32` compares scores with labels, and the store `{store.path}` has none"
+        raise DataError(problem, "prepare it with a `label`")
     plain = pl.Trainer(
         accelerator=trainer.strategy.root_device.type, devices=1, precision="32-true", logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,

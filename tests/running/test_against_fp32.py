@@ -15,7 +15,7 @@ import torch
 
 from lightning_mp import DCNv2, FeatureSchema, FeatureStore, RankingDataModule, RankingModule
 from lightning_mp.cli.main import main
-from lightning_mp.errors import ConfigurationError, NumericError
+from lightning_mp.errors import ConfigurationError, DataError, NumericError
 from lightning_mp.running.against_fp32 import against_fp32
 from lightning_mp.running.compared_scores import compare_scores
 from lightning_mp.running.report import report_precision
@@ -157,6 +157,17 @@ def test_a_float32_run_has_nothing_to_compare_but_with_another(data):
     found = against_fp32(trainer, module, data, checkpoint=checkpoint, float32_checkpoint=checkpoint)
     assert found.verdict == "holds"
     assert found.metrics[0].difference.mean == 0
+
+
+def test_a_store_without_labels_is_refused_before_anything_is_scored(tmp_path):
+    price = Feature(name="price", kind="numeric", role="item", source_dtype="double", stored_dtype="float32")
+    store = FeatureStore(tmp_path / "store")
+    table = pa.table({"price": np.ones(8, dtype=np.float32)})
+    store.write({"train": table, "validation": table}, schema=FeatureSchema(features=(price,)))
+    trainer = pl.Trainer(accelerator="cpu", devices=1, precision="bf16-mixed", logger=False, enable_checkpointing=False)
+    datamodule = RankingDataModule(store=str(store.path))
+    with pytest.raises(DataError, match=r"compares scores with labels, and the store `.*store` has none"):
+        against_fp32(trainer, RankingModule(DCNv2), datamodule, checkpoint=str(tmp_path / "none.ckpt"))
 
 
 def test_the_command_tells_what_the_precision_costs(capsys):
