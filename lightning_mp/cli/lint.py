@@ -100,8 +100,15 @@ def _class(target: str) -> Any:
                 sys.path.insert(0, "")
             module = import_module(home)
         return getattr(module, name)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise ConfigurationError(f"`{target}` cannot be imported: {error}", "run where it is installed") from error
+    except ConfigurationError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's file runs, and may end as it likes: that is no clean lint
+        said = (
+            " ".join(str(error).split())
+            if isinstance(error, ImportError | AttributeError | SyntaxError)
+            else repr(error)
+        )
+        raise ConfigurationError(f"`{target}` cannot be imported: {said}", "run where it is installed") from error
 
 
 def _built(kind: Any) -> Any:
@@ -112,7 +119,7 @@ def _built(kind: Any) -> Any:
         return kind if isinstance(kind, nn.Module) else type(kind)
     try:
         return kind() if issubclass(kind, nn.Module) else kind
-    except Exception:  # a user's class: it needs arguments, data or a GPU
+    except (Exception, SystemExit):  # a user's class: it needs arguments, data or a GPU
         return kind
 
 

@@ -86,3 +86,15 @@ def test_a_recipe(capsys, tmp_path):
 def test_refusals(capsys, arguments, words):
     assert main(["lint", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["import sys; sys.exit(0)", "raise RuntimeError('no GPU')", "def (:"])
+def test_a_file_that_ends_while_it_is_imported_is_no_clean_lint(tmp_path, line, capsys):
+    path = tmp_path / "ends.py"
+    path.write_text(f"class Net:\n    pass\n\n\n{line}\n")
+    assert main(["lint", f"{path}:Net"]) == 2
+    assert f"`{path}:Net` cannot be imported" in capsys.readouterr().err
+    path.write_text(
+        "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        raise SystemExit(7)\n"
+    )
+    assert main(["lint", f"{path}:Net"]) == 0
