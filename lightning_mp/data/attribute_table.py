@@ -14,8 +14,8 @@ from lightning_mp.data.as_of import as_of
 from lightning_mp.data.column_types import ColumnType
 from lightning_mp.data.csv_dialect import CsvDialect
 from lightning_mp.data.event_source import RowFile, open_source, source_files
+from lightning_mp.data.printable import printable
 from lightning_mp.data.rejects import Rejects
-from lightning_mp.data.required_columns import shown
 from lightning_mp.data.row_screen import RowScreen
 from lightning_mp.errors import DataError
 
@@ -50,7 +50,7 @@ def table_header(table: AttributeTable, csv: CsvDialect) -> tuple[str, ...]:
     header = open_source(file, csv, Rejects()).header
     for name in (table.key, table.time):
         if name is not None and name not in header:
-            there = ", ".join(f"`{shown(column)}`" for column in header)
+            there = ", ".join(f"`{printable(column)}`" for column in header)
             raise DataError(f"`{file}` has no column `{name}`; it has {there}", "change `key` or `time` of the table")
     return header
 

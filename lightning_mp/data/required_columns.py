@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Final
 
 from lightning_mp.data.columns import Columns
+from lightning_mp.data.printable import printable
+from lightning_mp.data.right_delimiter import require_delimiter
 from lightning_mp.errors import DataError
-
-_OTHER_DELIMITERS: Final = ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"), (",", "commas"))
 
 
 def require_columns(
@@ -28,40 +27,19 @@ def require_columns(
     Raises:
         DataError: A column is missing or stands twice; or the delimiter is plainly another one.
     """
-    there = ", ".join(f"`{shown(name)}`" for name in header)
+    there = ", ".join(f"`{printable(name)}`" for name in header)
     missing = [name for name in names if name not in header]
-    if missing and delimiter is not None and len(header) == 1:
-        _refuse_delimiter(file, header[0], delimiter)
+    if missing and delimiter is not None:
+        require_delimiter(file, header, delimiter, "csv.delimiter: '{}'")
     if missing:
         roles = {name: f"columns.{role}" for role, name in columns.source_columns().items()}
         wanted = ", ".join(f"`{name}` ({roles.get(name, 'a feature or label')})" for name in missing)
         free = [name for name in header if name not in names] or list(header)
         near = max(free, key=lambda name: SequenceMatcher(None, missing[0].casefold(), name.casefold()).ratio())
         word = "column" if len(missing) == 1 else "columns"
-        hint = f"the nearest to `{missing[0]}` is `{shown(near)}`"
+        hint = f"the nearest to `{missing[0]}` is `{printable(near)}`"
         raise DataError(f"`{file}` has no {word} {wanted}; it has {there}", hint)
     twice = [name for name in names if header.count(name) > 1]
     if twice:
-        problem = f"`{file}` has {header.count(twice[0])} columns called `{shown(twice[0])}`; it has {there}"
+        problem = f"`{file}` has {header.count(twice[0])} columns called `{printable(twice[0])}`; it has {there}"
         raise DataError(problem, "give each its own name")
-
-
-def shown(name: str) -> str:
-    r"""A column's name as text that cannot disturb a terminal: unprintable signs escaped, at most 60 letters.
-
-    Example:
-        >>> shown("na\nme")
-        'na\\nme'
-    """
-    clean = name if name.isprintable() else name.encode("unicode_escape").decode("ascii")
-    return clean if len(clean) <= 60 else f"{clean[:59]}…"
-
-
-def _refuse_delimiter(file: Path, line: str, delimiter: str) -> None:
-    for other, word in _OTHER_DELIMITERS:
-        if other != delimiter and other in line:
-            written = "\\t" if other == "\t" else other
-            raise DataError(
-                f"`{file}` has one column when cut at `{delimiter}`; its header holds {word}: {shown(line)}",
-                f"declare the delimiter: `csv.delimiter: '{written}'`",
-            )

@@ -137,8 +137,14 @@ def test_the_page_opens_in_a_browser_without_a_script_error(shared, chromium, na
     assert shown.tags.count("svg") == written.tags.count("svg") > 0
 
 
-def test_a_file_cut_at_another_mark_is_refused_with_the_option_that_cuts_it(tmp_path, capsys):
-    file = tmp_path / "semicolons.csv"
-    file.write_text("user;price\n1;2,5\n3;4,5\n")
+@pytest.mark.parametrize(
+    ("mark", "word", "typed"), [(";", "semicolons", ";"), ("\t", "tabs", "\\t"), ("|", "bars", "|")]
+)
+def test_a_file_cut_at_another_mark_is_refused_with_the_option_that_cuts_it(tmp_path, capsys, mark, word, typed):
+    file = tmp_path / "other.csv"
+    file.write_text(f"user{mark}price\n1{mark}2\n3{mark}4\n")
     assert main(["audit", str(file)]) == 3
-    assert "hint: cut it elsewhere: `--delimiter ';'`" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"other.csv` has one column when cut at `,`; its header holds {word}: " in error
+    assert f"hint: declare the delimiter: `--delimiter '{typed}'`" in error
+    assert main(["audit", str(file), "--delimiter", typed]) == 0

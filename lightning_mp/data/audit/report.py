@@ -113,9 +113,7 @@ def assembled(
     if not rows:
         noted = "".join(f"; {note}" for note in source.notes)
         problem = f"`{source.name}` has {len(source.fields)} columns and no row{noted}"
-        header = source.fields[0][0] if source.untyped and len(source.fields) == 1 else ""
-        other = next((f"`--delimiter '{mark}'`" for mark in ";|" if mark in header), "")
-        raise DataError(problem, f"cut it elsewhere: {other}" if other else "check what was to write it")
+        raise DataError(problem, "check what was to write it")
     compared = _compared(columns, thresholds)
     scores = [column.score for column in compared if column.counted]
     advised = [

@@ -15,6 +15,7 @@ from lightning_mp.data.csv_dialect import CsvDialect
 from lightning_mp.data.csv_file import CsvFile
 from lightning_mp.data.input_file import file_kind
 from lightning_mp.data.rejects import Rejects
+from lightning_mp.data.right_delimiter import require_delimiter
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.errors import ConfigurationError, DataError
 
@@ -179,6 +180,7 @@ def _pieces(batch: pa.RecordBatch, places: Sequence[int]) -> Iterator[Batch]:
 def _csv(path: Path, dialect: CsvDialect) -> AuditSource:
     rejects = Rejects()
     header = list(dict.fromkeys(CsvFile(path, dialect, rejects).header))
+    require_delimiter(path, header, dialect.delimiter, "--delimiter '{}'")
     notes: list[str] = []
 
     def read(places: Sequence[int]) -> Iterator[Batch]:
