@@ -48,13 +48,23 @@ class ItemCatalogue:
         Raises:
             ConfigurationError: A name is no categorical feature of the items.
         """
-        found = {f.name: place for place, f in enumerate(self.schema.ids) if f.kind != "id" and f.role == "item"}
-        for name in names:
-            if name not in found:
-                there = ", ".join(f"`{known}`" for known in found) or "none"
-                problem = f"`cold_start` names `{name}`; categorical features of the items are: {there}"
-                raise ConfigurationError(problem, "name one of these, or leave `cold_start` out")
-        return self.ids[:, [found[name] for name in names]].astype(np.int64)
+        return self.ids[:, require_likeness(self.schema, names)].astype(np.int64)
+
+
+def require_likeness(schema: FeatureSchema, names: Sequence[str]) -> list[int]:
+    """Columns of `ids` that hold the categorical features of the items that `cold_start` names.
+
+    Raises:
+        ConfigurationError: A name is no categorical feature of the items.
+    """
+    found = {f.name: place for place, f in enumerate(schema.ids) if f.kind != "id" and f.role == "item"}
+    for name in names:
+        if name not in found:
+            there = ", ".join(f"`{known}`" for known in found) or "none"
+            other = next((f", which is `{f.kind}` of role `{f.role}`" for f in schema.features if f.name == name), "")
+            problem = f"`cold_start` names `{name}`{other}; categorical features of the items are: {there}"
+            raise ConfigurationError(problem, "name one of these, or leave `cold_start` out")
+    return [found[name] for name in names]
 
 
 def item_place(schema: FeatureSchema) -> int:

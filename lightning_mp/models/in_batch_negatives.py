@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lightning_mp.errors import DataError
 from lightning_mp.models.item_frequency import ItemFrequency
+from lightning_mp.models.usable_batch import any_taken, taken_rows
 from lightning_mp.models.vector_cache import VectorCache
 from lightning_mp.networks.in_batch_softmax import in_batch_logits
 
@@ -61,6 +62,12 @@ class InBatchNegatives(nn.Module):
             temperature=float(getattr(network, "temperature", 1.0)),
             log_q_C=self.frequency.log_share(candidates) if self.log_q else None,
         )
+
+    def enough(self, batch: dict[str, Tensor]) -> bool:
+        """Whether a batch has a row that was taken and a negative for it; one without rows of label 0 always counts."""
+        rows = len(taken_rows(batch)["ids"]) if any_taken(batch) else 0
+        others = rows - 1 + (0 if self.cache is None else len(self.cache.rows))
+        return rows == len(batch["ids"]) or (rows > 0 and others > 0)
 
     def reserve(self, state: dict[str, Tensor], prefix: str) -> None:
         """Take the shapes that a checkpoint's state has, so that it can be loaded."""

@@ -12,16 +12,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from lightning_mp.data.item_catalogue import ItemCatalogue, item_catalogue, item_place
+from lightning_mp.data.item_catalogue import ItemCatalogue, item_catalogue, item_place, require_likeness
 from lightning_mp.data.store.feature_store import FeatureStore
-from lightning_mp.errors import ConfigurationError, DataError
+from lightning_mp.errors import ConfigurationError
 from lightning_mp.models import building, checkpoint_record
+from lightning_mp.models.cold_vectors import cold_vectors
+from lightning_mp.models.idle_batches import IdleBatches
 from lightning_mp.models.list_scorer import Scorer, known_items, list_scorer
 from lightning_mp.models.next_item_queries import NextItemQueries
 from lightning_mp.models.optimization import optimization
 from lightning_mp.models.ranked_items import Asked, log_ranking, trainers_store
 from lightning_mp.models.usable_batch import any_taken, require_usable, taken_rows, with_own_target
-from lightning_mp.networks.cold_items import cold_item_vectors
 from lightning_mp.networks.drawn_items import drawn_items
 from lightning_mp.networks.generalised_bce import generalised_bce
 from lightning_mp.networks.next_item_logits import next_item_logits
@@ -63,7 +64,7 @@ class NextItemModule(pl.LightningModule):
     Raises:
         ConfigurationError: A setting is outside its range; on use: the network cannot be built or lacks a method, the
             items have no `id`, or a checkpoint of another class is loaded.
-        DataError: On use: a batch has no `history`, no known target, or ids that are no integers.
+        DataError: On use: a batch has no `history`, or ids that are no integers; a run has no known target at all.
         SchemaError: On use: the store's schema is not the checkpoint's.
 
     Example:
@@ -104,7 +105,7 @@ class NextItemModule(pl.LightningModule):
         self.network: nn.Module | None = None
         self._factory = None if isinstance(network, nn.Module) else network
         self._optimizer, self._lr_scheduler = optimizer, lr_scheduler
-        self._size, self._queries = 1, NextItemQueries()
+        self._size, self._queries, self._idle = 1, NextItemQueries(), IdleBatches()
         if isinstance(network, nn.Module):
             self.network = network
             if (known := getattr(network, "schema", None)) is not None:
@@ -114,9 +115,10 @@ class NextItemModule(pl.LightningModule):
         """Make the network for `schema`; where it is there already, only compare the schemas.
 
         Raises:
-            ConfigurationError: It cannot be made, or lacks a method; or the items have no `id`.
+            ConfigurationError: It cannot be made, or lacks a method; no `id` or no `cold_start` among the items.
             SchemaError: It was built for another schema; feature and field are named.
         """
+        require_likeness(schema, self.cold_start)
         self._size = schema.ids[item_place(schema)].vocabulary_size or 1
         self.network = building.built(self.network, self._factory, known=self.schema, schema=schema)
         building.require_methods(self.network, "encode(history)", "item_vectors()", like="SASRec")
@@ -143,8 +145,7 @@ class NextItemModule(pl.LightningModule):
         """
         if self.objective == "gbce":
             return generalised_bce(logits, items=self._size - 1, calibration=self.calibration).mean()
-        mean: Tensor = cross_entropy(logits, torch.zeros_like(logits[:, 0], dtype=torch.int64))
-        return mean
+        return cross_entropy(logits, torch.zeros_like(logits[:, 0], dtype=torch.int64))
 
     def score(self, logits: Tensor) -> Tensor:
         """What `predict` and an exported model answer of a pair: the sigmoid, which keeps the order. Override it."""
@@ -152,28 +153,24 @@ class NextItemModule(pl.LightningModule):
 
     def catalogue_vectors(self, catalogue: ItemCatalogue) -> Tensor:
         """Vectors of all items of a store, (C, E) float32; zero for unknown ones unless `cold_start` fills them."""
-        network: Any = building.require_built(self.network)
+        vectors: Tensor = building.require_built(self.network).item_vectors()  # type: ignore[operator]  # a method
         rows = torch.from_numpy(catalogue.row).to(self.device)
-        vectors: Tensor = network.item_vectors().float()[rows]
-        if not self.cold_start:
-            return vectors
-        likeness = torch.from_numpy(catalogue.likeness(self.cold_start)).to(self.device)
-        return cold_item_vectors(vectors, rows > 0, likeness)
+        return cold_vectors(vectors.float()[rows], catalogue, self.cold_start)
 
     def list_scorer(self, store: FeatureStore, version: int | None = None, *, part: str = "test") -> Scorer:
         """A function from codes of users (u,) to their scores of all items of the store, (u, C), as `part` begins."""
         catalogue, network = item_catalogue(store, version), building.require_built(self.network)
-        known = known_items(catalogue, cold=bool(self.cold_start))
         return list_scorer(
-            store, part, version, vectors=lambda batch: network.encode(batch["history"])[:, -1],  # type: ignore[operator]  # a method, says `build`
-            items=self.catalogue_vectors(catalogue), candidates=known, device=self.device,
+            store, part, version, device=self.device, vectors=lambda batch: network.encode(batch["history"])[:, -1],  # type: ignore[operator]  # a method, says `build`
+            items=self.catalogue_vectors(catalogue), candidates=known_items(catalogue, cold=bool(self.cold_start)),
         )  # fmt: skip
 
     @override
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        logits = self._place_logits(taken_rows(batch), step=self.current_epoch * 1_000_003 + batch_idx)
-        if not len(logits):
-            raise DataError("no place of the batch has a known target", "train on users with two items or more")
+        step = self.current_epoch * 1_000_003 + batch_idx
+        if not any_taken(batch) or not len(logits := self._place_logits(taken := taken_rows(batch), step=step)):
+            return self._idle.loss(self, batch)
+        self._idle.learnt(left_out=len(taken["history"]) - len(logits) if "ids" in taken else 0)
         loss = self.loss(logits, batch)
         self.log("train_loss", loss.detach(), prog_bar=True, batch_size=len(logits))
         return loss
@@ -192,6 +189,10 @@ class NextItemModule(pl.LightningModule):
         keys = {"row": "row", "user": "group", "item": "target"}
         score = self.score(self(batch).float())
         return {"score": score, **{name: batch[key] for name, key in keys.items() if key in batch}}
+
+    @override
+    def on_train_epoch_end(self) -> None:
+        self._idle.tell(self)
 
     @override
     def on_validation_epoch_end(self) -> None:
@@ -234,17 +235,16 @@ class NextItemModule(pl.LightningModule):
         logits = self._place_logits(batch, step=-1 - batch_idx)
         if len(logits):
             self.log(f"{stage}_loss", self.loss(logits, batch), batch_size=len(logits), sync_dist=True)
-        network: Any = self.network
         if "row" in batch:
-            self._queries.add(batch["row"], network.encode(batch["history"])[:, -1])
+            self._queries.add(batch["row"], self.network.encode(batch["history"])[:, -1])  # type: ignore[union-attr,operator]  # a method
 
     def _rank(self, stage: str, part: str) -> None:
         held, queries = trainers_store(self._trainer), self._queries.take()
-        if held is None or queries is None:
+        if held is None or self.trainer.sanity_checking:
             return
-        store, version = held
-        catalogue = item_catalogue(store, version)
+        catalogue = item_catalogue(*held)
         vectors = self.catalogue_vectors(catalogue).detach().cpu().numpy()
         known = known_items(catalogue, cold=bool(self.cold_start))
-        asked = Asked(k=self.k, exclude_seen=self.exclude_seen, version=version)
-        log_ranking(self, stage, queries.ranked(store, part, asked, vectors=vectors, known=known))
+        asked = Asked(k=self.k, exclude_seen=self.exclude_seen, version=held[1])
+        found = queries.ranked(held[0], part, asked, vectors=vectors, known=known) if queries else None
+        log_ranking(self, stage, found)

@@ -9,9 +9,11 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import numpy.typing as npt
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_mp.data.known_pairs import known_pairs
 from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.errors import LightningMPWarning
 from lightning_mp.metrics.full_ranking import full_ranking
 from lightning_mp.metrics.user_metrics import UserMetrics
 
@@ -100,6 +102,13 @@ def parts_before(store: FeatureStore, part: str, version: int | None) -> list[st
 
 def log_ranking(module: pl.LightningModule, stage: str, found: UserMetrics | None) -> None:
     """Log the means over users under `<stage>_ndcg`, `<stage>_recall` and `<stage>_mrr`; NaN where there are none."""
+    if found is None:
+        text = (
+            f"`{stage}_ndcg`, `{stage}_recall` and `{stage}_mrr` are undefined: nobody took anything that is asked for"
+        )
+        rank_zero_warn(
+            f"{text}\n\nhint: widen that part of the split, or mend the `label`", category=LightningMPWarning
+        )
     means = {name: float("nan") for name in LOGGED} if found is None else found.mean()
     for name in LOGGED:
         module.log(f"{stage}_{name}", float(means[name]), prog_bar=name == "ndcg", sync_dist=True)

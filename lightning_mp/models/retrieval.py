@@ -12,17 +12,18 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from lightning_mp.data.item_catalogue import ItemCatalogue, item_catalogue, item_place
+from lightning_mp.data.item_catalogue import ItemCatalogue, item_catalogue, item_place, require_likeness
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.models import building, checkpoint_record
 from lightning_mp.models.catalogue_batches import catalogue_batches
+from lightning_mp.models.cold_vectors import cold_vectors
+from lightning_mp.models.idle_batches import IdleBatches
 from lightning_mp.models.in_batch_negatives import InBatchNegatives
 from lightning_mp.models.list_scorer import Scorer, list_scorer, users_of
 from lightning_mp.models.optimization import optimization
 from lightning_mp.models.ranked_items import Asked, log_ranking, rank_users, trainers_store
 from lightning_mp.models.usable_batch import any_taken, require_usable, taken_rows
-from lightning_mp.networks.cold_items import cold_item_vectors
 from lightning_mp.schema import FeatureSchema
 
 Batch = dict[str, Tensor]
@@ -66,7 +67,7 @@ class RetrievalModule(pl.LightningModule):
     Raises:
         ConfigurationError: A number is below its limit; on use: the network cannot be built or lacks a tower, there is
             no feature of kind `id` and role `item`, or a checkpoint of another class is loaded.
-        DataError: On use: a batch has no row that was taken, ids that are no integers, or no negative.
+        DataError: On use: a batch has ids that are no integers, or a single row; no batch of a run has two taken rows.
         SchemaError: On use: the store's schema is not the checkpoint's.
 
     Example:
@@ -97,18 +98,14 @@ class RetrievalModule(pl.LightningModule):
                 raise ConfigurationError(f"`{name}` must be at least {least}, got {value}", "leave it out")
         self.save_hyperparameters(ignore=["network"] if isinstance(network, nn.Module) else [])
         building.plain_hyperparameters(self.hparams)
-        self.log_q = log_q
-        self._cached = cached_negatives
-        self.k = k
-        self.exclude_seen = exclude_seen
-        self.cold_start = list(cold_start or [])
+        self.log_q, self._cached = log_q, cached_negatives
+        self.k, self.exclude_seen, self.cold_start = k, exclude_seen, list(cold_start or [])
         self.schema: FeatureSchema | None = None
         self.network: nn.Module | None = None
         self.negatives: InBatchNegatives | None = None
         self._factory = None if isinstance(network, nn.Module) else network
-        self._optimizer = optimizer
-        self._lr_scheduler = lr_scheduler
-        self._weight_decay = weight_decay
+        self._optimizer, self._lr_scheduler = optimizer, lr_scheduler
+        self._weight_decay, self._idle = weight_decay, IdleBatches()
         if isinstance(network, nn.Module):
             self.network = network
             if (known := getattr(network, "schema", None)) is not None:
@@ -118,9 +115,10 @@ class RetrievalModule(pl.LightningModule):
         """Make the network for `schema`; where it is there already, only compare the schemas.
 
         Raises:
-            ConfigurationError: It cannot be made, or lacks a tower; or the items have no `id`.
+            ConfigurationError: It cannot be made, or lacks a tower; no `id` or no `cold_start` among the items.
             SchemaError: It was built for another schema; feature and field are named.
         """
+        require_likeness(schema, self.cold_start)
         item = schema.ids[item_place(schema)]
         self.network = building.built(self.network, self._factory, known=self.schema, schema=schema)
         building.require_methods(self.network, "user_vectors(batch)", "item_vectors(batch)", like="TwoTower")
@@ -141,14 +139,11 @@ class RetrievalModule(pl.LightningModule):
         return logits
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Softmax cross-entropy of each row's own item among the candidates. Override to train on another.
+        """Softmax cross-entropy of each row's own item among the candidates, a scalar. Override to train on another.
 
         Args:
             logits: (B, C) float32, corrected; row i's own item is candidate i, minus infinity is no candidate.
             batch: With `weight` (B,) where rows are weighted.
-
-        Returns:
-            A float32 scalar.
         """
         own = torch.arange(len(logits), device=logits.device)
         losses: Tensor = cross_entropy(logits, own, reduction="none")
@@ -164,10 +159,7 @@ class RetrievalModule(pl.LightningModule):
         network: Any = building.require_built(self.network)
         batches = catalogue_batches(catalogue, self.device)
         vectors = torch.cat([network.item_vectors(batch).float() for batch in batches])
-        if not self.cold_start:
-            return vectors
-        likeness = torch.from_numpy(catalogue.likeness(self.cold_start)).to(self.device)
-        return cold_item_vectors(vectors, torch.from_numpy(catalogue.row > 0).to(self.device), likeness)
+        return cold_vectors(vectors, catalogue, self.cold_start)
 
     def list_scorer(self, store: FeatureStore, version: int | None = None, *, part: str = "test") -> Scorer:
         """A function from codes of users (u,) to their scores of all items of the store, (u, C), as `part` begins."""
@@ -180,6 +172,9 @@ class RetrievalModule(pl.LightningModule):
     @override
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         require_usable(batch, building.require_built(self.network), self.schema)
+        if self.negatives is not None and not self.negatives.enough(batch):
+            return self._idle.loss(self, batch)
+        self._idle.learnt()
         batch = taken_rows(batch)
         loss = self.loss(self._candidates(batch, training=True), batch)
         self.log("train_loss", loss.detach(), prog_bar=True, batch_size=len(batch["ids"]))
@@ -199,6 +194,10 @@ class RetrievalModule(pl.LightningModule):
         keys = {"row": "row", "user": "group", "item": "target"}
         score = self.score(self(batch).float())
         return {"score": score, **{name: batch[key] for name, key in keys.items() if key in batch}}
+
+    @override
+    def on_train_epoch_end(self) -> None:
+        self._idle.tell(self)
 
     @override
     def on_validation_epoch_end(self) -> None:

@@ -20,17 +20,17 @@ from lightning_mp.networks.two_tower import TwoTower
 from lightning_mp.schema import Feature, FeatureSchema
 
 USERS, ITEMS, GROUPS = 60, 40, 4
+INDEXED = {"source_dtype": "int64", "stored_dtype": "int32"}
 SMALL = partial(TwoTower, embedding_dim=8, hidden=(), output_dim=8, temperature=1.0, normalize=False)
 FAST = partial(torch.optim.Adam, lr=2e-2)
 
 
 def schema(users=USERS + 1):
-    indexed = {"source_dtype": "int64", "stored_dtype": "int32"}
     return FeatureSchema(
         features=(
-            Feature(name="user", kind="id", role="user", vocabulary_size=users, **indexed),
-            Feature(name="item", kind="id", role="item", vocabulary_size=ITEMS + 1, **indexed),
-            Feature(name="genre", kind="categorical", role="item", vocabulary_size=GROUPS + 1, **indexed),
+            Feature(name="user", kind="id", role="user", vocabulary_size=users, **INDEXED),
+            Feature(name="item", kind="id", role="item", vocabulary_size=ITEMS + 1, **INDEXED),
+            Feature(name="genre", kind="categorical", role="item", vocabulary_size=GROUPS + 1, **INDEXED),
             Feature(name="taken", kind="numeric", role="label", source_dtype="float", stored_dtype="float32"),
         )
     )
@@ -239,10 +239,17 @@ def test_mistakes_are_named(tmp_path, store):
         RetrievalModule(SMALL).build(without)
     module = RetrievalModule(SMALL(schema()))
     batch = {"ids": torch.tensor([[1, 2, 1], [2, 3, 1]]), "labels": torch.zeros(2)}
-    with pytest.raises(DataError, match="none of the 2 rows of the batch has a label above 0"):
-        module.training_step(batch, 0)
     with pytest.raises(DataError, match="the batch has one row, and the other rows are its negatives"):
         module.training_step({"ids": batch["ids"][:1]}, 0)
+    with pytest.raises(
+        ConfigurationError, match="`cold_start` names `colour`; categorical features of the items are: `genre`"
+    ):
+        RetrievalModule(SMALL, cold_start=["genre", "colour"]).build(schema())
+    context = Feature(name="hour", kind="categorical", role="context", vocabulary_size=25, **INDEXED)
+    with pytest.raises(
+        ConfigurationError, match="names `hour`, which is `categorical` of role `context`; categorical f"
+    ):
+        RetrievalModule(SMALL, cold_start=["hour"]).build(FeatureSchema(features=(*schema().features, context)))
     with pytest.raises(DataError, match="the batch has no rows"):
         module.training_step({"ids": batch["ids"][:0]}, 0)
     with pytest.raises(DataError, match="feature `item` has id 41 at row 1"):
