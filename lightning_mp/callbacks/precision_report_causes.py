@@ -9,6 +9,7 @@ from typing import Any, Final
 _JUMP: Final = 5.0
 _WORSE: Final = 1.5
 _FLUCTUATES: Final = 0.15
+_LONG_WARMUP: Final = 0.5
 _FIRST_STEPS: Final = 5
 Curve = dict[str, list[Any]]
 Told = tuple[str, str]
@@ -62,6 +63,21 @@ def diverged(facts: dict[str, Any]) -> Told | None:
     tail, best = median(values[-5:]), min(median(values[i : i + 5]) for i in range(len(values) - 4))
     if tail > 3 * best and tail > median(values[:5]):
         return f"the training loss ended at {tail:.3g}, after {best:.3g} at its best", cure
+    return None
+
+
+def long_warmup(facts: dict[str, Any]) -> Told | None:
+    """A warm-up that was still going on at the end of the fit, or took more than half of its steps."""
+    warmup = facts.get("warmup")
+    if warmup is None or not warmup["of"] or facts.get("exception") is not None:
+        return None
+    asked, taken, of = warmup["steps"], warmup["taken"], warmup["of"]
+    cure = f"fewer warm-up steps, such as `warmup_steps: {max(1, of // 10)}`, or more epochs"
+    if taken < asked:
+        problem = f"the fit ended within the warm-up of the learning rate, after {taken:,} of its {asked:,} steps"
+        return f"{problem} (`{warmup['by']}`): the learning rate that was asked for was never reached", cure
+    if asked > _LONG_WARMUP * of:
+        return f"the warm-up of the learning rate took {asked:,} of the fit's {of:,} steps (`{warmup['by']}`)", cure
     return None
 
 

@@ -24,5 +24,6 @@ RUN_CODES: Final[dict[str, str]] = {
     "MP217": "features not audited",
     "MP218": "GPU memory nearly full",
     "MP219": "no step taken",
+    "MP220": "warm-up too long",
 }
 """Name of each code. A code is never given to another finding."""

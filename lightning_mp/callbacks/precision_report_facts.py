@@ -16,6 +16,7 @@ import lightning_mp
 from lightning_mp.callbacks.gradient_clipping import GradientClipping
 from lightning_mp.callbacks.gradient_underflow_monitor import GradientUnderflowMonitor
 from lightning_mp.callbacks.keep_in_fp32 import KeepInFP32
+from lightning_mp.callbacks.learning_rate_warmup import LearningRateWarmup
 from lightning_mp.callbacks.loss_fluctuation_monitor import LossFluctuationMonitor
 from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor
 from lightning_mp.callbacks.non_finite_monitor import NonFiniteMonitor
@@ -23,6 +24,7 @@ from lightning_mp.callbacks.norm_guard import NormGuard
 from lightning_mp.callbacks.onnx_export import OnnxExport
 from lightning_mp.callbacks.precision_report_artefacts import data_facts, export_facts, told_by_others
 from lightning_mp.callbacks.precision_report_record import RunRecord
+from lightning_mp.optim.warmup_decay_lr import WarmupDecayLR
 from lightning_mp.precision.loss_scale_verdict import collapse, forecast_text
 from lightning_mp.precision.non_finite import non_finite_names
 from lightning_mp.precision.norm_buffers import norm_layers
@@ -49,6 +51,7 @@ def gathered(record: RunRecord, trainer: pl.Trainer, module: pl.LightningModule)
         "run": _run(record, trainer, module, callbacks),
         "loss_scale": _loss_scale(record, trainer, callbacks, series.pop("loss_scale", None)),
         "learning_rate": {name: series.pop(name) for name in list(series) if name.startswith("lr-")},
+        "warmup": _warmup(record, trainer, callbacks),
         "gradients": {"norm": series.pop("gradient_norm", None), **_clipping(trainer, callbacks)},
         "memory": {
             "resident": series.pop("memory/resident", None),
@@ -119,6 +122,18 @@ def _loss_scale(
         "forecast": None if forecast is None else list(forecast_text(forecast, min_scale=least)),
         "told_by": "LossScaleMonitor" if monitor is not None else "PrecisionReport",
     }
+
+
+def _warmup(record: RunRecord, trainer: pl.Trainer, callbacks: list[Any]) -> dict[str, Any] | None:
+    schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
+    decay, steps = _first(schedules, WarmupDecayLR), record.steps // max(1, len(trainer.optimizers))
+    if (warmup := _first(callbacks, LearningRateWarmup)) is not None:
+        taken = min(warmup.steps, default=0)  # a skipped step warms nothing up
+        return {"by": "LearningRateWarmup", "steps": warmup.warmup_steps, "taken": taken, "of": steps}
+    if decay is None:
+        return None
+    taken = min(decay.last_epoch, decay.warmup_steps)
+    return {"by": "WarmupDecayLR", "steps": decay.warmup_steps, "taken": taken, "of": steps}
 
 
 def _clipping(trainer: pl.Trainer, callbacks: list[Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from lightning_mp.callbacks.precision_report_causes import diverged, fluctuation, learning_rate_spike
+from lightning_mp.callbacks.precision_report_causes import diverged, fluctuation, learning_rate_spike, long_warmup
 from lightning_mp.callbacks.precision_report_codes import RUN_CODES
 from lightning_mp.data.audit.codes import CODES
 
@@ -13,7 +13,7 @@ SEVERITIES: Final = ("error", "warning", "note")
 # Among equals the cause stands before what follows from it.
 _ORDER: Final = (
     "MP219", "MP206", "MP204", "MP203", "MP201", "MP021", "MP202", "MP205", "MP207", "MP020", "MP210", "MP209", "MP212",
-    "MP208", "MP211", "MP215", "MP214", "MP218", "MP217", "MP213", "MP216",
+    "MP220", "MP208", "MP211", "MP215", "MP214", "MP218", "MP217", "MP213", "MP216",
 )  # fmt: skip
 _MANY_SKIPS: Final = 0.05
 _FULL: Final = 0.95
@@ -122,6 +122,8 @@ def _rates(facts: dict[str, Any]) -> list[Finding]:
         found.append(_finding("MP207", "error", *apart))
     if (moves := fluctuation(facts)) is not None:
         found.append(_finding("MP208", "warning", *moves))
+    if (warmed := long_warmup(facts)) is not None:
+        found.append(_finding("MP220", "warning", *warmed))
     share = facts["gradients"]["clipped_share"]
     if share is not None and share > 0.5 and facts["gradients"]["steps"] >= 20:
         problem = f"{share:.0%} of {facts['gradients']['steps']:,} steps had their gradients clipped"

@@ -32,6 +32,7 @@ from lightning_mp import (
     mixed_precision,
 )
 from lightning_mp.callbacks.precision_report_page import SECTIONS
+from lightning_mp.optim.warmup_decay_lr import WarmupDecayLR
 
 _OURS = "lightning_mp.errors.LightningMPWarning"
 pytestmark = [
@@ -156,6 +157,42 @@ def test_a_jump_of_the_learning_rate_is_the_first_finding(make_trainer, others, 
     assert (found["code"], found["severity"]) == ("MP206", "error")
     assert "from 0.001 to 5 at step 12" in found["problem"] or warmed
     assert "max_lr=0.002" in found["cure"]
+
+
+@pytest.mark.parametrize(
+    ("warmup", "words"),
+    [
+        (5, None),
+        (24, None),
+        (30, "the warm-up of the learning rate took 30 of the fit's 48 steps (`LearningRateWarmup`)"),
+        (
+            1000,
+            "the fit ended within the warm-up of the learning rate, after 48 of its 1,000 steps (`LearningRateWarmup`)",
+        ),
+    ],
+)
+def test_a_warm_up_that_takes_most_of_the_fit_is_told(make_trainer, warmup, words):
+    report = PrecisionReport("report")
+    fit(make_trainer, report, Clicks(), clicks(), LearningRateWarmup(warmup))
+    told = [one for one in report.findings if one["code"] == "MP220"]
+    assert [one["severity"] for one in told] == (["warning"] if words else [])
+    for one in told:
+        assert one["problem"].startswith(words)
+        assert one["cure"] == "fewer warm-up steps, such as `warmup_steps: 4`, or more epochs"
+        assert report.path is not None
+        assert "warm-up too long" in report.path.read_text()
+
+
+def test_a_schedule_that_warms_up_to_the_end_is_told(make_trainer):
+    class Scheduled(Clicks):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=1e-4)
+            return [optimizer], [{"scheduler": WarmupDecayLR(optimizer, warmup_steps=60), "interval": "step"}]
+
+    report = PrecisionReport("report")
+    fit(make_trainer, report, Scheduled(), clicks())
+    (told,) = [one for one in report.findings if one["code"] == "MP220"]
+    assert "after 48 of its 60 steps (`WarmupDecayLR`)" in told["problem"]
 
 
 def test_what_the_fluctuation_monitor_found_is_told(make_trainer):
