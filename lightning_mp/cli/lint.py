@@ -70,10 +70,15 @@ def main(argv: Sequence[str]) -> int:
 
 def _findings(options: Any) -> Iterator[LintFinding]:
     from lightning_mp.precision.lint.lint import lint
+    from lightning_mp.precision.lint.read_source import has_source
 
     precision = options.precision or "16-mixed"
     for target in options.target:
-        yield from lint(_built(_class(target)), precision=precision, device_type=options.device)
+        judged = _built(_module(target))
+        kind = judged if isinstance(judged, type) else type(judged)
+        if not has_source(kind):
+            print(f"note: the source of `{target}` cannot be read, what its code does is not judged", file=sys.stderr)
+        yield from lint(judged, precision=precision, device_type=options.device)
     if options.config:
         yield from _in_recipe(options)
     if options.checkpoint:
@@ -111,14 +116,24 @@ def _class(target: str) -> Any:
         raise ConfigurationError(f"`{target}` cannot be imported: {said}", "run where it is installed") from error
 
 
-def _built(kind: Any) -> Any:
-    """The module, where its class needs no arguments; else the class, whose source is read alone."""
+def _module(target: str) -> Any:
+    """A class of modules, or a module, as `package.module:Class` names it."""
     from torch import nn
 
+    named = _class(target)
+    if isinstance(named, nn.Module) or (isinstance(named, type) and issubclass(named, nn.Module)):
+        return named
+    what = "a class" if isinstance(named, type) else f"of type `{type(named).__name__}`"
+    problem = f"`{target}` is {what}, and no `nn.Module` or `LightningModule`"
+    raise ConfigurationError(problem, "name the class of the module that is trained")
+
+
+def _built(kind: Any) -> Any:
+    """The module, where its class needs no arguments; else the class, whose source is read alone."""
     if not isinstance(kind, type):
-        return kind if isinstance(kind, nn.Module) else type(kind)
+        return kind
     try:
-        return kind() if issubclass(kind, nn.Module) else kind
+        return kind()
     except (Exception, SystemExit):  # a user's class: it needs arguments, data or a GPU
         return kind
 

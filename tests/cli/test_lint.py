@@ -9,6 +9,8 @@ from lightning_mp.cli.main import main
 NET = """
 from torch import nn
 
+WIDTH = 4
+
 class Net(nn.Module):
     def __init__(self, width=4):
         super().__init__()
@@ -23,6 +25,11 @@ class NeedsArguments(nn.Module):
 
     def forward(self, x):
         return x / (x.norm() + 1e-8)
+
+class Plain:
+    pass
+
+exec("class Made(Net):\\n    def forward(self, x):\\n        return x + 1e-8")
 """
 
 
@@ -37,15 +44,15 @@ def test_a_class_in_a_file(net, capsys):
     assert main(["lint", "net.py:Net", "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert [(one["code"], one["severity"], one["place"]) for one in found] == [
-        ("MP102", "error", "net.py:10"),
+        ("MP102", "error", "net.py:12"),
         ("MP107", "error", "layer.bias"),
         ("MP107", "error", "layer.weight"),
-        ("MP103", "warning", "net.py:10"),
+        ("MP103", "warning", "net.py:12"),
     ]
     assert main(["lint", "net.py:Net"]) == 3
     out = capsys.readouterr().out
     assert "MP102" in out
-    assert "net.py:10" in out
+    assert "net.py:12" in out
 
 
 def test_a_class_that_needs_arguments_is_read_not_built(net, capsys):
@@ -80,12 +87,25 @@ def test_a_recipe(capsys, tmp_path):
         (["net.py:Nothing"], "cannot be imported"),
         (["Net"], "names no class"),
         (["net.py:Net", "--ignore", "MP9"], "no such code"),
+        (["os:system"], "`os:system` is of type `builtin_function_or_method`, and no `nn.Module`"),
+        (["net.py:WIDTH"], "`net.py:WIDTH` is of type `int`, and no `nn.Module` or `LightningModule`"),
+        (["net.py:Plain"], "`net.py:Plain` is a class, and no `nn.Module` or `LightningModule`"),
     ],
 )
 @pytest.mark.usefixtures("net")
 def test_refusals(capsys, arguments, words):
     assert main(["lint", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("net")
+def test_a_module_without_source_is_judged_by_its_layers_and_said_to_be(capsys):
+    assert main(["lint", "net.py:Made", "--json"]) == 3
+    shown = capsys.readouterr()
+    assert {one["code"] for one in json.loads(shown.out)} == {"MP107", "MP102", "MP103"}  # of its base
+    assert shown.err == "note: the source of `net.py:Made` cannot be read, what its code does is not judged\n"
+    assert main(["lint", "net.py:Net", "--json"]) == 3
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", ["import sys; sys.exit(0)", "raise RuntimeError('no GPU')", "def (:"])

@@ -52,6 +52,11 @@ def findings_in_source(kinds: Iterable[type], *, half_range: bool = True) -> lis
     return list({(one.code, one.place): one for one in found}.values())
 
 
+def has_source(kind: type) -> bool:
+    """Whether the source of a class itself can be read: one made by `exec` or at a prompt has none."""
+    return _read(kind) is not None
+
+
 def _root(owner: Any) -> str:
     return str(getattr(owner, "__module__", "") or "").partition(".")[0]
 
