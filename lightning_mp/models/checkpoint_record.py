@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
-from lightning_mp.errors import ConfigurationError, SchemaError
+from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.errors import ConfigurationError, LightningMPError, SchemaError
 from lightning_mp.schema import FeatureSchema
 
 KEY = "lightning_mp"
@@ -68,8 +70,24 @@ def read(checkpoint: dict[str, Any], module: object, *, known: FeatureSchema | N
     if schema.digest != record.get("digest"):
         raise SchemaError("the schema in the checkpoint does not match its digest", "take another checkpoint")
     if known is not None:
-        known.require_equal(schema, here="the data", there="the checkpoint")
+        try:
+            known.require_equal(schema, here="the data", there="the checkpoint")
+        except SchemaError as error:
+            raise SchemaError(error.problem, _hint(module, schema)) from None
     return schema
+
+
+def _hint(module: object, schema: FeatureSchema) -> str:
+    """What to do about other data; where the store still has the checkpoint's, its version is named."""
+    hint = "give the `--data` options that the fit had, or train again on this data"
+    store = getattr(getattr(getattr(module, "_trainer", None), "datamodule", None), "store", None)
+    if not isinstance(store, FeatureStore):
+        return hint
+    with suppress(LightningMPError):  # a damaged version says nothing here
+        for version in reversed(store.versions()):
+            if store.manifest_of(version).schema.digest == schema.digest:
+                return f"{hint}: version {version} of the store `{store.path}` is like the checkpoint's data"
+    return hint
 
 
 def _path(thing: object) -> str:

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,6 +155,20 @@ def test_a_checkpoint_of_other_data_is_refused_with_the_feature_named(told, fitt
     code, error = told("test", *SMALL, at, f"--data.store={tmp_path / 'other'}", "--data.synthetic.users=80")
     assert code == 3
     assert "feature `user_id` differs in `vocabulary_size`" in error
+    assert "give the `--data` options that the fit had, or train again on this data" in error
+    assert "version" not in error, "the other store has nothing like the fit's data"
+
+
+def test_options_of_the_fit_that_were_left_out_are_asked_for(fitted, tmp_path, monkeypatch, capsys):
+    shutil.copytree(fitted[0], tmp_path / "again")
+    monkeypatch.chdir(tmp_path / "again")
+    at = f"--ckpt_path={checkpoint(tmp_path / 'again')}"
+    assert main(["test", *(option for option in SMALL if "users" not in option), at]) == 3
+    error = " ".join(capsys.readouterr().err.split())
+    assert "feature `user_id` differs in `vocabulary_size`" in error
+    wanted = "give the `--data` options that the fit had, or train again on this data: version 1 of the store `"
+    assert wanted in error
+    assert "is like the checkpoint's data" in error
 
 
 BAD_SETTINGS = {
