@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from lightning_mp.artifacts import replacing
+
+_FEW: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +46,14 @@ class SliceRow:
         rows: Test rows in it.
         auc: Of the model; `None` where it is undefined.
         rival_auc: Of the baseline with the highest AUC over all rows.
+        positives: Rows whose label is above 0; `None` where they were not counted. An AUC over a handful is chance.
     """
 
     name: str
     rows: int
     auc: float | None
     rival_auc: float | None
+    positives: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +112,7 @@ class MetricsTable:
         return Path(path)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table, the slices, then the notes, a line each."""
+        """The table, the slices, then the notes, a line each; no AUC of a slice with fewer than 10 positives."""
         table = Table("scored by", title="metrics on the test part", title_justify="left")
         for heading in ("AUC", "AUC in users", "log loss", "rows"):
             table.add_column(heading, justify="right")
@@ -117,10 +121,13 @@ class MetricsTable:
         yield table
         if self.slices:
             table = Table("AUC on", title_justify="left")
-            for heading in ("model", self.rival or "-", "rows"):
+            for heading in ("model", self.rival or "-", "positives", "rows"):
                 table.add_column(heading, justify="right")
             for part in self.slices:
-                table.add_row(part.name, _shown(part.auc), _shown(part.rival_auc), f"{part.rows:,}")
+                few = part.positives is not None and part.positives < _FEW
+                aucs = ("-", "-") if few else (_shown(part.auc), _shown(part.rival_auc))
+                counted = "-" if part.positives is None else f"{part.positives:,}"
+                table.add_row(part.name, *aucs, counted, f"{part.rows:,}")
             yield table
         yield from map(Text, self.notes)  # as it is: `[search]` is no markup
 

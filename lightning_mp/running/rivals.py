@@ -50,7 +50,8 @@ def slices_of(
         rows = int(mask.sum())
         if 0 < rows < len(mask):
             theirs = None if rival is None else auc_of(rival[mask], target[mask])
-            found.append(SliceRow(name=name, rows=rows, auc=auc_of(model[mask], target[mask]), rival_auc=theirs))
+            ours, positives = auc_of(model[mask], target[mask]), int((target[mask] > 0).sum())
+            found.append(SliceRow(name=name, rows=rows, auc=ours, rival_auc=theirs, positives=positives))
     return tuple(found)
 
 

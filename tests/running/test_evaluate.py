@@ -21,6 +21,7 @@ from lightning_mp.data.synthetic.true_probabilities import true_probabilities
 from lightning_mp.data.synthetic.write import write_log
 from lightning_mp.errors import ArtifactError, DataError
 from lightning_mp.running.evaluate import BEST, MODEL, evaluate
+from lightning_mp.running.metrics_table import MetricsRow, MetricsTable, SliceRow
 from lightning_mp.running.rivals import doubt
 
 FLAGS = {"click": "click", "cart": "cart", "order": "order"}
@@ -96,6 +97,7 @@ def test_the_order_inside_each_user_and_on_slices_stands_beside(clicks):
     slices = {part.name: part for part in table.slices}
     new = ~np.isin(test.user, train.user)
     assert slices["new users"].rows == new.sum()
+    assert slices["new users"].positives == target[new].sum()
     assert slices["new users"].auc == pytest.approx(area(score[new], target[new]), abs=1e-6)
     assert slices["new users"].rows + slices["known users"].rows == len(test)
     of_items = [part.rows for name, part in slices.items() if name.endswith("items")]
@@ -104,6 +106,19 @@ def test_the_order_inside_each_user_and_on_slices_stands_beside(clicks):
     assert len(told) == 1
     strongest = max(rivals, key=lambda row: row.user_auc).name
     assert f"`{strongest}`" in told[0]
+
+
+def test_a_slice_with_few_positives_shows_their_number_and_no_auc():
+    rows = (MetricsRow(name=MODEL, auc=0.75, log_loss=0.5, rows=900),)
+    few, enough = ({"auc": 0.0576, "rival_auc": 0.61, "rows": 40, "positives": count} for count in (9, 10))
+    slices = (SliceRow(name="new users", **few), SliceRow(name="known users", **enough))
+    printed = io.StringIO()
+    table = MetricsTable(rows=rows, notes=(), unseen={}, slices=slices, rival="popularity")
+    Console(file=printed, width=100).print(table)
+    lines = [line for line in printed.getvalue().splitlines() if " users " in line and "AUC" not in line]
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
+    assert cells == [["new users", "-", "-", "9", "40"], ["known users", "0.0576", "0.6100", "10", "40"]]
+    assert table.to_dict()["slices"][0]["auc"] == 0.0576
 
 
 def test_a_model_that_wins_inside_users_is_told_so_and_an_equal_one_is_not(clicks):
@@ -229,7 +244,7 @@ def test_it_is_shown_to_people_and_written_for_programs(clicks, tmp_path):
     assert "0.5000" in text
     record = json.loads(table.write(tmp_path / "deep" / "metrics.json").read_text())
     assert record == table.to_dict()
-    assert record["slices"][0].keys() == {"name", "rows", "auc", "rival_auc"}
+    assert record["slices"][0].keys() == {"name", "rows", "auc", "rival_auc", "positives"}
     assert record["rows"][1]["log_loss"] is None
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError, match="file"):
