@@ -14,6 +14,7 @@ on the same module, is taken off. So does `Naive` run: four statistics of each g
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import logging
@@ -53,6 +54,7 @@ WANTED: dict[str, dict[str, Any]] = {
     "PrecisionLint": {},
     "ResumableRandomState": {},
     "GradientClipping": {"max_norm": 1.0},
+    "PrecisionReport": {"dirpath": "report"},  # of the folder that a run has for itself
 }
 
 
@@ -224,7 +226,7 @@ def run(
     clock = Clock()
     counter = Steps(clock, FIRST)
     plugin.clip_gradients = clock.timed(plugin.clip_gradients, "clipping by Lightning")
-    with tempfile.TemporaryDirectory() as folder, clock.watching(callbacks):
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), clock.watching(callbacks):
         trainer = pl.Trainer(
             accelerator="cpu", devices=1, max_epochs=1, logger=CSVLogger(folder), enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, plugins=[plugin],
