@@ -25,11 +25,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "GradientClipping": {"max_norm": 0.5},
     "GradientUnderflowMonitor": {"every_n_steps": 1, "probe_every_n_steps": 1},
     "OnnxExport": {"dirpath": "bundle", "strict": False},
+    "PrecisionReport": {"dirpath": "report"},
 }
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*`torch.jit.*:DeprecationWarning"),
     pytest.mark.filterwarnings(
         "ignore:the training loader of .* has no `state_dict`:lightning_mp.errors.LightningMPWarning"
+    ),
+    # The learning rate of the toy is high on purpose: weights move within six steps.
+    pytest.mark.filterwarnings(
+        "ignore:.*`PrecisionLint` found 1 thing(.|\\n)*MP111:lightning_mp.errors.LightningMPWarning"
     ),
     pytest.mark.filterwarnings("ignore:.*`OnnxExport` wrote no bundle.*:lightning_mp.errors.LightningMPWarning"),
 ]
