@@ -118,7 +118,7 @@ def _termination_raises() -> Iterator[None]:
         yield
         return
 
-    def terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001
+    def terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001  # the signature of a signal handler
         raise SystemExit(143)
 
     before = signal.signal(signal.SIGTERM, terminate)

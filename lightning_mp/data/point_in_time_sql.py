@@ -40,7 +40,7 @@ def history_sql(history: History, *, flags: Container[str] = (), wide: bool = Fa
     if history.measure == "recency":
         columns.append('"time"')
     return "\n".join([  # every name in it is quoted
-        f'SELECT "position", {value}::DOUBLE AS "value" FROM (',  # noqa: S608
+        f'SELECT "position", {value}::DOUBLE AS "value" FROM (',  # noqa: S608  # every name in it is quoted, every number is our own
         f"  SELECT {', '.join(columns)},",
         ",\n".join(inner),
         f"  FROM {EVENTS}",
@@ -63,7 +63,7 @@ def prior_mean_sql(history: History, train_until: int, *, flags: Container[str] 
         mean = f"count(CASE WHEN {is_event} THEN 1 END) / nullif(count(CASE WHEN {per} THEN 1 END), 0)::DOUBLE"
     else:
         mean = f"avg(CASE WHEN {is_event} THEN {quoted(history.column or LABEL)} END)"
-    return f'SELECT ({mean})::DOUBLE AS "mean" FROM {EVENTS} WHERE "time" < {train_until}'  # noqa: S608
+    return f'SELECT ({mean})::DOUBLE AS "mean" FROM {EVENTS} WHERE "time" < {train_until}'  # noqa: S608  # every name in it is quoted, every number is our own
 
 
 def quoted(name: str) -> str:

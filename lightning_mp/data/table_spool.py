@@ -57,7 +57,7 @@ class TableSpool:
 
     def _begin(self) -> None:
         self.on_disk = True
-        self._file = tempfile.NamedTemporaryFile(prefix="lightning-mp-", suffix=".arrow", delete=False)  # noqa: SIM115
+        self._file = tempfile.NamedTemporaryFile(prefix="lightning-mp-", suffix=".arrow", delete=False)  # noqa: SIM115  # closed where it is read back
         self._writer = pa.ipc.new_file(self._file, self._tables[0].schema)
         for table in self._tables:
             self._writer.write_table(table)

@@ -32,7 +32,7 @@ def prefetch(items: Iterator[Item], depth: int) -> Iterator[Item]:
     try:
         while (item := ahead.ready.get()) is not ahead:
             ahead.wanted.put(True)
-            yield item  # type: ignore[misc]
+            yield item  # type: ignore[misc]  # the end's mark was told apart above
         if ahead.error is not None:
             raise ahead.error
     finally:

@@ -182,7 +182,7 @@ class ResumableLoader:
         # The generator is for the DataLoader's own draw: without one it would take a number from the global stream.
         return iter(
             DataLoader(
-                self.dataset,  # type: ignore[arg-type]
+                self.dataset,  # type: ignore[arg-type]  # map-style, without torch's base class
                 sampler=list(self.order.batches(self.epoch, start)),
                 batch_size=None,
                 num_workers=self.num_workers,

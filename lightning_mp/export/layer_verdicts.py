@@ -117,7 +117,7 @@ def _largest_inputs(module: nn.Module, rows: EncodedRows) -> dict[str, float]:
             sizes = [leaf.abs().amax().item() for leaf in tree_leaves((args, kwargs))
                      if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel()]  # fmt: skip
             # NaN goes through `max` unseen, and means the same as infinity here.
-            found[name] = max([found.get(name, 0.0), *(size if size == size else torch.inf for size in sizes)])  # noqa: PLR0124
+            found[name] = max([found.get(name, 0.0), *(size if size == size else torch.inf for size in sizes)])  # noqa: PLR0124  # only NaN differs from itself
 
         return see
 

@@ -66,7 +66,7 @@ class PrecisionPolicy:
         Raises:
             ConfigurationError: There is none of that name.
         """
-        return precision if isinstance(precision, PrecisionPolicy) else cls(file=precision)  # type: ignore[arg-type]
+        return precision if isinstance(precision, PrecisionPolicy) else cls(file=precision)  # type: ignore[arg-type]  # checked when it is made
 
     def attempts(self, target: Target) -> tuple[FilePrecision, ...]:
         """Precisions of the file to try for a target, the preferred one first."""

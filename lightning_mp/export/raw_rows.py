@@ -81,7 +81,7 @@ def encode_rows(
     for column, feature in enumerate(schema.ids):
         ids[:, column] = vocabularies[feature.name].encode(raw[feature.name])
         if feature.name in fills.modes:
-            mode = vocabularies[feature.name].encode([fills.modes[feature.name]])[0]  # type: ignore[arg-type]
+            mode = vocabularies[feature.name].encode([fills.modes[feature.name]])[0]  # type: ignore[arg-type]  # a key of the vocabulary, text or number
             ids[_missing(raw[feature.name]), column] = mode
     dense = np.empty((rows, schema.dense_width), dtype=np.float32)
     column = 0
@@ -101,7 +101,7 @@ def encode_rows(
 
 
 def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.array([value != value or value in (MISSING_TEXT, MISSING_INTEGER) for value in values.tolist()], np.bool_)  # noqa: PLR0124
+    return np.array([value != value or value in (MISSING_TEXT, MISSING_INTEGER) for value in values.tolist()], np.bool_)  # noqa: PLR0124  # only NaN differs from itself
 
 
 def hostile_rows(schema: FeatureSchema, vocabularies: Mapping[str, Vocabulary]) -> dict[str, NDArray[Any]]:

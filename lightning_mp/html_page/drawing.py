@@ -43,7 +43,7 @@ class Drawing:
 
     def add(self, form: str, *values: object) -> None:
         """Add an element; `form` is ours, the values are escaped."""
-        self._parts.append(Markup(form).format(*values))  # noqa: S704
+        self._parts.append(Markup(form).format(*values))  # noqa: S704  # `format` of Markup escapes the values; the form is ours
 
     def text(
         self,

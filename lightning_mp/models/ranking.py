@@ -195,7 +195,7 @@ class RankingModule(pl.LightningModule):
         log_epoch_metrics(self, found, self._warned, prog_bar=(f"{stage}_auc",))
 
     def _metric(self, stage: str, name: str) -> Any:
-        return self.metrics[stage][name]  # type: ignore[index]
+        return self.metrics[stage][name]  # type: ignore[index]  # a ModuleDict in a ModuleDict
 
 
 def _metrics() -> dict[str, nn.Module]:

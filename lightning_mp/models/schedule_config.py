@@ -31,7 +31,7 @@ def schedule_config(schedule: LRScheduler | ReduceLROnPlateau, module: pl.Lightn
                 f"`{type(schedule).__name__}` needs the length of an epoch, and the training data has none",
                 "give `steps_per_epoch`",
             )
-        schedule.steps_per_epoch = math.ceil(batches / module.trainer.accumulate_grad_batches)  # type: ignore[union-attr]
+        schedule.steps_per_epoch = math.ceil(batches / module.trainer.accumulate_grad_batches)  # type: ignore[union-attr]  # within a fit there is a Trainer
     return {
         "scheduler": schedule,
         "interval": getattr(schedule, "interval", "epoch"),

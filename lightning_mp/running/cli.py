@@ -165,7 +165,7 @@ class RecipeCLI(LightningCLI):
         )
         print(f"scores: {path}")  # noqa: T201 (the answer of the command)
 
-    def _terminate(self, number: int, frame: object) -> None:  # noqa: ARG002
+    def _terminate(self, number: int, frame: object) -> None:  # noqa: ARG002  # the signature of a signal handler
         trainer = getattr(self, "trainer", None)
         if trainer is None or not trainer.received_sigterm:  # where Lightning saw it first, it ends the step in order
             raise SystemExit(143)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined]
+from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined]  # jsonargparse re-exports without saying so
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from lightning_mp.running.command_line import command_line, with_recipes
@@ -42,7 +42,7 @@ def recipe_datamodule(
     found = with_recipes(arguments)
     with command_line([command, *found]):
         settings = parser.parse_args(found)
-        alone = Namespace(data=settings.data)  # type: ignore[no-untyped-call]
+        alone = Namespace(data=settings.data)  # type: ignore[no-untyped-call]  # jsonargparse leaves it untyped
         build = getattr(parser, "instantiate", None) or parser.instantiate_classes  # renamed in jsonargparse 4.49
         with placed_refusals(given_recipes(found), found):
             data: LightningDataModule = build(alone).data

@@ -85,7 +85,7 @@ def report_precision(
         require_checkpoint(second, evaluates=True)
     found = against_fp32(trainer, model, datamodule, checkpoint=checkpoint, float32_checkpoint=second)
     rich.print(found)
-    print(f"kept in: {_shown(found.write(Path(trainer.default_root_dir) / 'against_fp32.json'))}")  # noqa: T201
+    print(f"kept in: {_shown(found.write(Path(trainer.default_root_dir) / 'against_fp32.json'))}")  # noqa: T201  # the answer of the command
     if found.verdict == "fails":
         hint = (
             "keep the input and output layers in float32 with `KeepInFP32`; the page of `PrecisionReport` names layers"

@@ -24,7 +24,7 @@ def connection_class(*, read_timeout_seconds: float, max_connections: int) -> ty
     """
     stock: Any = require("uvicorn.protocols.http.auto", "serve").AutoHTTPProtocol
 
-    class Connection(stock):  # type: ignore[misc]
+    class Connection(stock):  # type: ignore[misc]  # the class is chosen at run time
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
             self._deadline = _Deadline(self, read_timeout_seconds)

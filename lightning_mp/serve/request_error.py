@@ -25,5 +25,5 @@ class RequestError(DataError):
         self.status = status
         self.unread = unread
 
-    def __reduce__(self) -> tuple[type[RequestError], tuple[str, str, int]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[type[RequestError], tuple[str, str, int]]:  # type: ignore[override]  # an exception's own is typed more narrowly
         return type(self), (self.problem, self.hint, self.status)

@@ -118,7 +118,7 @@ class CollectedRows:
         if self._file is None:
             there = next(folder for folder in (self._folder, *self._folder.absolute().parents) if folder.is_dir())
             # Without a name: whatever ends the process, nothing of it stays.
-            self._file = tempfile.TemporaryFile(dir=there)  # noqa: SIM115
+            self._file = tempfile.TemporaryFile(dir=there)  # noqa: SIM115  # closed by the finalizer below
             weakref.finalize(self, self._file.close)
         try:
             for kept in self._held:

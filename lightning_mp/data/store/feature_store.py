@@ -232,5 +232,5 @@ class FeatureStore(StoreVersions):
             clipped=manifest.clipped,
             notes=manifest.notes,
             shuffle_seed=manifest.shuffle_seed,
-            storage_format=manifest.storage_format,  # type: ignore[arg-type]
+            storage_format=manifest.storage_format,  # type: ignore[arg-type]  # checked when it was read
         )

@@ -69,7 +69,7 @@ def read_parquet_shard(path: Path, groups: tuple[Group, ...], schema: FeatureSch
                 first += table.num_rows
     except (pa.ArrowInvalid, pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise ArtifactError(f"`{path}` cannot be read as it was written: {error}", "write the store again") from error
-    return matrices  # type: ignore[return-value]
+    return matrices  # type: ignore[return-value]  # every group was filled or refused
 
 
 def _columns(group: Group, schema: FeatureSchema) -> list[tuple[str, int]]:

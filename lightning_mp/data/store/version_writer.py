@@ -90,7 +90,7 @@ def write_version(
     splits: dict[str, tuple[Shard, ...]] = dict(older[1].splits) if older else {}
     with new_folder(path / f"v{version:06d}") as folder:
         for shard in (shard for shards in splits.values() for shard in shards):
-            share(older[0] / shard.file, folder / shard.file)  # type: ignore[index]
+            share(older[0] / shard.file, folder / shard.file)  # type: ignore[index]  # shards are of an older version
         number = sum(map(len, splits.values()))
         for split, collected in rows.items():
             shards = []
@@ -158,7 +158,7 @@ def _shards(collected: CollectedRows, contents: VersionContents, rows: int) -> I
             for group in groups:
                 matrix = group_matrix(kept, group, contents.schema)
                 shard[group.name][block if whole else block[inside]] = matrix if whole else matrix[inside]
-        yield shard  # type: ignore[misc]
+        yield shard  # type: ignore[misc]  # every row of it is filled by now
 
 
 def group_matrix(kept: Matrices, group: Group, schema: FeatureSchema) -> NDArray[Any]:
