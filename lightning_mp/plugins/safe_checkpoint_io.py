@@ -61,7 +61,13 @@ class SafeCheckpointIO(TorchCheckpointIO):
             return
         with replacing(path) as file:
             writer = DigestWriter(file)
-            torch.save(checkpoint, writer)  # type: ignore[arg-type]  # `write` is all that torch asks for
+            try:
+                torch.save(checkpoint, writer)  # type: ignore[arg-type]  # `write` is all that torch asks for
+            except RuntimeError as error:
+                # Closing its archive, torch complains of bytes that are missing and hides what kept them out.
+                if "unexpected pos" in str(error) and error.__context__ is not None:
+                    raise error.__context__ from None
+                raise
             writer.seal()
 
     @override

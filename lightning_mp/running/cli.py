@@ -223,6 +223,8 @@ def _named(folder: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
+        if isinstance(error.__context__, (KeyboardInterrupt, SystemExit)):  # a signal in the middle of a save
+            raise error.__context__ from None
         full = "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error)
         nameless = isinstance(error, OSError) and error.strerror is not None and error.filename is None
         if isinstance(error, LightningMPError) or not (full or nameless):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import random
 import shutil
@@ -20,6 +21,7 @@ from lightning_mp.datamodules.resumable_loader import ResumableLoader
 from lightning_mp.errors import ArtifactError
 from lightning_mp.plugins.mixed_precision import mixed_precision
 from lightning_mp.plugins.safe_checkpoint_io import SafeCheckpointIO
+from lightning_mp.zip_digest import DigestWriter
 
 
 class Rows(torch.utils.data.Dataset):
@@ -137,6 +139,23 @@ def test_a_save_that_breaks_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
     plugin.remove_checkpoint(path)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), SystemExit(143), OSError(errno.ENOSPC, "No space left")])
+def test_what_ends_a_write_is_raised_and_not_the_complaint_of_the_archive_about_it(tmp_path, monkeypatch, cause):
+    written = []
+
+    def write(self, data):
+        written.append(len(data))
+        if len(written) == 3:
+            raise cause
+        return len(data)
+
+    monkeypatch.setattr(DigestWriter, "write", write)
+    with pytest.raises(ArtifactError if isinstance(cause, OSError) else type(cause)) as told:
+        SafeCheckpointIO().save_checkpoint({"w": torch.zeros(100_000)}, tmp_path / "last.ckpt")
+    assert "unexpected pos" not in str(told.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_without_permission_is_named(tmp_path):

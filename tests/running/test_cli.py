@@ -17,10 +17,12 @@ import lightning.pytorch as pl  # noqa: F401 (its log handler keeps the stderr o
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from lightning_mp.bundle import Bundle
 from lightning_mp.cli.main import main
 from lightning_mp.data.store.feature_store import FeatureStore
+from lightning_mp.running.cli import _named
 
 SMALL = [
     "--config=quickstart",
@@ -210,6 +212,16 @@ def test_a_signal_ends_a_fit_with_its_own_code(tmp_path, number, code):
     assert process.returncode == code, printed
     assert "Traceback" not in printed
     assert "serve it" not in printed
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+def test_a_signal_in_the_middle_of_a_save_is_no_full_disk(raised):
+    class Cut:
+        def write(self, data):
+            raise raised
+
+    with pytest.raises(raised), _named("runs"):
+        torch.save({"w": torch.zeros(10)}, Cut())
 
 
 def limited(size: int):
