@@ -53,6 +53,9 @@ def report_fit(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.Li
 
 def _why_it_stopped(trainer: pl.Trainer) -> list[str]:
     """Where a callback ended the fit; Lightning says it itself where `max_epochs` and the like did."""
+    if trainer.global_step == 0:
+        limits = "`max_epochs`, `max_steps`, `limit_train_batches`"
+        return [f"trained:    nothing, no step was taken and the weights are those it began with; see {limits}"]
     return [
         f"stopped:    after epoch {c.stopped_epoch}: `{c.monitor}` was no better in {c.wait_count} validations "
         f"than {float(c.best_score):.4g} (`EarlyStopping`)"

@@ -47,6 +47,11 @@ def test_early_stopping_says_why(capsys):
     assert "stopped:    after epoch 2: `val_loss` was no better in 2 validations than 0." in printed
 
 
+def test_a_fit_that_took_no_step_says_that_nothing_was_trained(capsys):
+    fit(epochs=0)
+    assert "trained:    nothing, no step was taken" in capsys.readouterr().out
+
+
 def test_without_an_export_there_is_the_command_that_makes_a_bundle(capsys):
     fit(EarlyStopping("val_loss", patience=5), epochs=2)
     printed = capsys.readouterr().out
