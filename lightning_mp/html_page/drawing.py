@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from lightning_mp.html_page.page import LIGHT
 from lightning_mp.html_page.visible_text import visible
@@ -30,7 +30,7 @@ class Drawing:
 
     def __init__(self, width: int, height: int, *, title: str) -> None:
         self.width, self.height = width, height
-        self._parts: list[Markup] = []
+        self._parts: list[str] = []
         self.add(
             '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" '
             'font-family="system-ui, sans-serif"><title>{2}</title>',
@@ -43,7 +43,8 @@ class Drawing:
 
     def add(self, form: str, *values: object) -> None:
         """Add an element; `form` is ours, the values are escaped."""
-        self._parts.append(Markup(form).format(*values))  # noqa: S704  # `format` of Markup escapes the values; the form is ours
+        # `Markup.format` escapes as well, in ten times the time: a picture has hundreds of elements.
+        self._parts.append(form.format(*(v if isinstance(v, int | float) else escape(v) for v in values)))
 
     def text(
         self,
@@ -63,4 +64,4 @@ class Drawing:
 
     def svg(self) -> Markup:
         """The whole element."""
-        return Markup("").join([*self._parts, Markup("</svg>")])
+        return Markup("".join([*self._parts, "</svg>"]))  # noqa: S704  # `add` escaped all that is not ours

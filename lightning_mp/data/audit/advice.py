@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_mp.data import transforms
-from lightning_mp.data.audit.bins import BINS, HIGH, LOW, ORDER, Counts
+from lightning_mp.data.audit.bins import BINS, HIGH, LOW, ORDER, Counts, filled
 from lightning_mp.data.audit.column_names import is_key
 from lightning_mp.data.audit.number_state import NumberState
 from lightning_mp.data.audit.score import Policy, column_score, scale_ratio
@@ -152,16 +152,14 @@ def points(state: NumberState) -> tuple[Float64, Counts]:
     Args:
         state: With at least one finite number.
     """
-    counts = state.histogram[ORDER]
-    filled = np.flatnonzero(counts)
-    counts = counts[filled]
-    low, high = np.maximum(LOW[filled], float(state.low)), np.minimum(HIGH[filled], float(state.high))
-    holds_zero = np.isin(ORDER[filled], (0, 0x8000))
+    places, counts = filled(state.histogram)
+    low, high = np.maximum(LOW[places], float(state.low)), np.minimum(HIGH[places], float(state.high))
+    holds_zero = np.isin(ORDER[places], (0, 0x8000))
     low, high = np.where(holds_zero, 0.0, low), np.where(holds_zero, 0.0, high)
-    each = max(1, -(-_POINTS // len(filled)))
+    each = max(1, -(-_POINTS // len(places)))
     shares = np.arange(each + 1) / each
     # Not at round places, which float16 holds exactly: golden-ratio steps, without a random number.
-    jitter = (np.arange(len(filled) * each).reshape(len(filled), each) * _GOLDEN) % 1.0
+    jitter = (np.arange(len(places) * each).reshape(len(places), each) * _GOLDEN) % 1.0
     inside = low[:, None] + (high - low)[:, None] * (shares[:-1] + jitter / each)
     steps = np.floor(counts[:, None] * shares + 0.5).astype(np.int64)
     split: Counts = steps[:, 1:] - steps[:, :-1]

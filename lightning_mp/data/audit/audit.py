@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from lightning_mp.data.audit.column_lanes import ColumnLanes
 from lightning_mp.data.audit.column_pass import Chosen, ColumnPass
 from lightning_mp.data.audit.column_report import ColumnReport, column_report
 from lightning_mp.data.audit.label_marks import Marks, label_marks, part_marks, time_limits
@@ -41,8 +42,8 @@ def audit(
 ) -> Report:
     """Say what float16 and bfloat16 will do to every column of a table, before anything is trained.
 
-    One streaming pass; memory is bounded by groups of 64 columns, whatever the rows. Each group reads its columns
-    alone. With `time`, that column is read once before.
+    One streaming pass; memory is bounded whatever the rows: a Parquet file is read column by column, with `label`,
+    `time` or from elsewhere in groups of 64 columns. With `time`, that column is read once before.
 
     Args:
         source: A Parquet, CSV or Arrow IPC file, a feature store, or anything with the Arrow C stream.
@@ -80,15 +81,18 @@ def audit(
         run.limits = time_limits(opened, time_place)
     reports: list[ColumnReport] = []
     places = [place for place in range(len(opened.fields)) if place != label_place]
-    rows = 0
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        for start in range(0, len(places), GROUP):
-            group = places[start : start + GROUP]
-            told = partial(_tell_part, tell, start / len(places), len(group) / len(places))
-            passes, rows = run.group(group, pool, told)
-            judge = partial(column_report, thresholds=limits, policy=policy)
-            reports += pool.map(judge, group, passes)
-            del passes
+    rows, threads = opened.rows or 0, min(4, os.cpu_count() or 1)
+    judge = partial(column_report, thresholds=limits, policy=policy)
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        if opened.columns is not None and label is None and time is None:
+            reports = ColumnLanes(opened, run.start, judge).reports(places, pool, threads, tell)
+        else:
+            for start in range(0, len(places), GROUP):
+                group = places[start : start + GROUP]
+                told = partial(_tell_part, tell, start / len(places), len(group) / len(places))
+                passes, rows = run.group(group, pool, told)
+                reports += pool.map(judge, group, passes)
+                del passes
     if not places and label_place is not None:
         _, rows = run.group([label_place], None, tell)
     report = assembled(
@@ -112,18 +116,20 @@ class _Run:
     def parts(self) -> bool:
         return self.limits is not None or len(self.source.splits) > 1
 
+    def start(self, place: int) -> ColumnPass:
+        """Begin the pass over a column."""
+        name, kind = self.source.fields[place]
+        return ColumnPass(
+            name, kind, label=self.label is not None, parts=self.parts, now=self.now, untyped=self.source.untyped,
+            decimal=self.source.decimal,
+        )  # fmt: skip
+
     def group(
         self, places: Sequence[int], pool: ThreadPoolExecutor | None, tell: Callable[[float], None]
     ) -> tuple[list[ColumnPass], int]:
         """Read some columns from beginning to end."""
         source, sample, rows = self.source, RowSample(), 0
-        passes = [
-            ColumnPass(
-                source.fields[place][0], source.fields[place][1], label=self.label is not None, parts=self.parts,
-                now=self.now, untyped=source.untyped, decimal=source.decimal,
-            )
-            for place in places
-        ]  # fmt: skip
+        passes = [self.start(place) for place in places]
         wanted = [*places, *(place for place in (self.label, self.time) if place is not None)]
         unique = list(dict.fromkeys(wanted))
         for columns, count, split in _ahead(source.read(unique), pool):

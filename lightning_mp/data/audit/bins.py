@@ -27,6 +27,21 @@ ORDER, LOW, HIGH = _in_order()
 """Bins of finite numbers from the most negative to the largest, and the edges of each."""
 
 
+def filled(counts: Counts) -> tuple[npt.NDArray[np.intp], Counts]:
+    """The bins of finite numbers that hold any, from the most negative to the largest.
+
+    Args:
+        counts: (65536,) a bin.
+
+    Returns:
+        (K,) their places in `ORDER`, `LOW` and `HIGH`; and (K,) their counts.
+    """
+    above = np.flatnonzero(counts[:_INFINITE])
+    below = np.flatnonzero(counts[0x8000 : 0x8000 + _INFINITE])[::-1]
+    places = np.concatenate([_INFINITE - 1 - below, above + _INFINITE])
+    return places, np.concatenate([counts[0x8000 + below], counts[above]])
+
+
 def quantiles(counts: Counts, shares: npt.ArrayLike, low: float, high: float) -> Float64:
     """Quantiles from a histogram, within half a bin's width: 0.4 % of the magnitude, exact at both ends.
 
@@ -40,17 +55,18 @@ def quantiles(counts: Counts, shares: npt.ArrayLike, low: float, high: float) ->
         (K,); NaN where nothing was counted. Within a bin the numbers are taken as evenly spread.
     """
     wanted = np.asarray(shares, dtype=np.float64)
-    ordered = counts[ORDER]
-    total = int(ordered.sum())
-    if not total:
+    places, rows = filled(counts)
+    if not len(places):
         return np.full(wanted.shape, np.nan)
-    ends = np.cumsum(ordered)
+    ends = np.cumsum(rows)
+    total = int(ends[-1])
     # Rank k of numpy.quantile's `inverted_cdf`, placed in its bin.
     rank = np.clip(np.ceil(wanted * total), 1, total)
-    place = np.searchsorted(ends, rank)
-    inside = (rank - (ends[place] - ordered[place]) - 0.5) / ordered[place]
-    values = LOW[place] + inside * (HIGH[place] - LOW[place])
-    holds_zero = (LOW[place] == 0.0) | (HIGH[place] == 0.0)
+    found = np.searchsorted(ends, rank)
+    begin, end = LOW[places[found]], HIGH[places[found]]
+    inside = (rank - (ends[found] - rows[found]) - 0.5) / rows[found]
+    values = begin + inside * (end - begin)
+    holds_zero = (begin == 0.0) | (end == 0.0)
     return np.clip(np.where(holds_zero, 0.0, values), low, high)
 
 
@@ -95,8 +111,8 @@ def stability_index(first: Counts, last: Counts, groups: int = 10) -> float | No
     edges = edges[edges < len(before)]
     shares = []
     for counts in (before, after):
-        filled = np.add.reduceat(counts, edges) + 0.5
-        shares.append(filled / filled.sum())
+        smoothed = np.add.reduceat(counts, edges) + 0.5
+        shares.append(smoothed / smoothed.sum())
     return float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lightning_mp.data.audit.column_names import is_key
 from lightning_mp.data.audit.number_state import NumberState
@@ -15,8 +14,6 @@ from lightning_mp.data.audit.row_sample import SampledColumn
 from lightning_mp.data.audit.text_state import TextState
 from lightning_mp.data.audit.time_state import TimeState
 from lightning_mp.data.audit.working_memory import WorkingMemory
-from lightning_mp.data.event_times import event_times
-from lightning_mp.data.typed_text import to_double
 from lightning_mp.errors import DataError
 
 Marks = npt.NDArray[np.int8]
@@ -105,6 +102,9 @@ class ColumnPass:
                 self._take(*waiting, None)
 
     def _decide(self, texts: pa.Array) -> None:
+        from lightning_mp.data.event_times import event_times
+        from lightning_mp.data.typed_text import to_double
+
         there = texts.drop_null()
         if self.state is not None or not len(there):
             return
@@ -141,6 +141,9 @@ class ColumnPass:
         return values, valid
 
     def _typed(self, texts: pa.Array) -> pa.Array:
+        from lightning_mp.data.event_times import event_times
+        from lightning_mp.data.typed_text import to_double
+
         if isinstance(self.state, TimeState):
             times = event_times(texts, column=self.name, time_zone="UTC")
             lost = times.missing.copy()
@@ -237,4 +240,6 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 def _without_empty(texts: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
     return pc.if_else(pc.equal(texts, ""), None, texts)

@@ -7,6 +7,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lightning_mp.data.audit.working_memory import WorkingMemory
+
 Hashes = npt.NDArray[np.uint64]
 
 SIZE: Final = 4096
@@ -28,7 +30,7 @@ class DistinctSketch:
         # Hashes that may be among the smallest wait until there are enough of them to be worth sorting.
         self._waiting: list[Hashes] = []
         self._many = 0
-        # What was met lately, by its upper 16 bits: columns of few values are filtered by it before they are sorted.
+        # What was met lately, by 16 of its bits: columns of few values are filtered by it before they are sorted.
         self._met: Hashes | npt.NDArray[np.uint32] | None = None
 
     def update(self, hashes: npt.NDArray[np.uint32] | Hashes) -> None:
@@ -36,28 +38,30 @@ class DistinctSketch:
         short = hashes.dtype == np.uint32
         if len(self._smallest) == SIZE:
             limit = self._smallest[-1]
-            hashes = hashes[hashes < (np.uint32(limit >> np.uint64(32)) if short else limit)]
+            below = hashes < (np.uint32(limit >> np.uint64(32)) if short else limit)
+            hashes = hashes.take(np.flatnonzero(below))  # faster than a mask of bits that follow no order
+        elif len(hashes) > 8 * SIZE:
+            hashes = _few_smallest(hashes)
         if len(hashes) > _SORTED:
             hashes = self._new(hashes)
         self._wait(hashes)
 
     def _new(self, hashes: Any) -> Any:
         """Those that the table of the ones met lately does not hold."""
-        shift = hashes.dtype.type(hashes.dtype.itemsize * 8 - 16)
         if self._met is None:
             self._met = np.zeros(1 << 16, dtype=hashes.dtype)
             self._met[0] = np.iinfo(hashes.dtype).max  # zero would stand for itself here, and was not met
-        hashes = hashes[self._met[hashes >> shift] != hashes]
+        hashes = hashes.take(np.flatnonzero(self._met.take(_slots(hashes)) != hashes))
         if len(hashes) > _SORTED:
             head = hashes[:_SORTED]
             self._wait(head)
-            self._met[head >> shift] = head
-            hashes = hashes[self._met[hashes >> shift] != hashes]
+            self._met[_slots(head)] = head
+            hashes = hashes.take(np.flatnonzero(self._met.take(_slots(hashes)) != hashes))
         return hashes
 
     def _wait(self, hashes: Any) -> None:
         if len(hashes):
-            longer = hashes.astype(np.uint64)
+            longer = hashes.astype(np.uint64)  # a copy: hashes may stand in a memory that is used again
             self._waiting.append(longer << np.uint64(32) if hashes.dtype == np.uint32 else longer)
             self._many += len(hashes)
             if self._many >= SIZE:
@@ -87,11 +91,24 @@ class DistinctSketch:
         return round((SIZE - 1) * _SPACE / (float(self._kept()[-1]) + 1.0))
 
 
+def _few_smallest(hashes: Any) -> Any:
+    """Enough of the smallest ones for a sketch, where nearly all differ; else all of them."""
+    below = hashes < hashes.dtype.type(np.iinfo(hashes.dtype).max // (len(hashes) // (2 * SIZE)))
+    few = _without_repeats(hashes.take(np.flatnonzero(below)))
+    return few if len(few) >= SIZE else hashes
+
+
+def _slots(hashes: Any) -> Any:
+    """16 bits of each: not the upper ones, which are zero in the smallest hashes."""
+    kind = hashes.dtype.type
+    return (hashes >> kind(hashes.dtype.itemsize * 8 - 28)) & kind(0xFFFF)
+
+
 def _without_repeats(hashes: Any) -> Any:
     """The different ones, rising: all, or at least the `SIZE` smallest."""
     if not len(hashes):
         return hashes
-    if len(hashes) > 16 * SIZE:  # the smallest ones are enough, when as many of them differ
+    if len(hashes) > 6 * SIZE:  # the smallest ones are enough, when as many of them differ
         few = _without_repeats(np.partition(hashes, 4 * SIZE)[: 4 * SIZE])
         if len(few) >= SIZE:
             return few
@@ -99,23 +116,29 @@ def _without_repeats(hashes: Any) -> Any:
     return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
 
 
-def hashes_of(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint32] | Hashes:
+def hashes_of(numbers: npt.NDArray[Any], memory: WorkingMemory | None = None) -> npt.NDArray[np.uint32] | Hashes:
     """Hashes of numbers; equal numbers have equal ones, and different ones have different ones.
 
     Args:
         numbers: (N,) float32, float64 or int64; the two zeros are one number.
+        memory: To work in, where there are few enough numbers and no zero among them; its `hashes` and `shifted` are
+            overwritten, and the hashes of float32 numbers stand in it.
     """
     if numbers.dtype == np.float32:
-        # murmur3's finaliser for 32 bits, a bijection
-        h = (numbers + np.float32(0.0)).view(np.uint32)
-        shifted = np.empty_like(h)
-        for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-            h ^= np.right_shift(h, np.uint32(shift), out=shifted)
-            h *= np.uint32(factor)
-        h ^= np.right_shift(h, np.uint32(16), out=shifted)
+        # murmur3's finaliser for 32 bits, a bijection, but for its last step, which leaves the upper half as it is
+        if memory is None:
+            bits = (numbers + np.float32(0.0)).view(np.uint32)
+            h, shifted = np.empty_like(bits), np.empty_like(bits)
+        else:
+            bits = np.ascontiguousarray(numbers).view(np.uint32)
+            h, shifted = memory.hashes[: len(bits)], memory.shifted[: len(bits)]
+        np.bitwise_xor(bits, np.right_shift(bits, np.uint32(16), out=shifted), out=h)
+        h *= np.uint32(0x85EBCA6B)
+        h ^= np.right_shift(h, np.uint32(13), out=shifted)
+        h *= np.uint32(0xC2B2AE35)
         return h
-    bits = (numbers + 0.0 if numbers.dtype == np.float64 else numbers.astype(np.int64)).view(np.uint64)
-    return mixed(bits)
+    bits64 = (numbers + 0.0 if numbers.dtype == np.float64 else numbers.astype(np.int64)).view(np.uint64)
+    return mixed(bits64)
 
 
 def mixed(bits: npt.NDArray[np.uint64]) -> Hashes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from lightning_mp.data.audit.bins import BINS, Counts
 from lightning_mp.data.audit.rounding import rounded, rounded_sizes, top_halves
+from lightning_mp.data.audit.sum_of_squares import sum_of_squares
 from lightning_mp.data.audit.working_memory import WorkingMemory
 from lightning_mp.float_formats import FLOAT32, FloatFormat
 
@@ -46,52 +48,71 @@ class FormatLoss:
         """Take in the different numbers of a column of integers.
 
         Args:
-            integers: (K,) finite; repeats are allowed.
+            integers: (K,) not NaN; repeats are allowed.
         """
         cast = rounded(integers, self.number_format)
         if self.number_format.exponent_bits == FLOAT32.exponent_bits:
-            self.seen[top_halves(cast)] = True
+            self.seen[cast.view(np.uint32) >> np.uint32(16)] = True
         else:
             self.seen[cast.astype(np.float16).view(np.uint16)] = True
 
-    def update(self, size: npt.NDArray[np.float32], given: npt.NDArray[Any], memory: WorkingMemory) -> None:
+    def update_counted(self, size: npt.NDArray[np.float64], counts: Counts) -> None:
+        """Take in integers, without their signs, each once with its rows.
+
+        Args:
+            size: (K,) finite, from 1 on.
+            counts: (K,) rows of each.
+        """
+        with np.errstate(over="ignore"):
+            cast = rounded(size.astype(np.float32), self.number_format).astype(np.float64)
+        kept = np.isfinite(cast)
+        if not kept.all():
+            self.overflowed += int(counts[~kept].sum())
+            size, cast, counts = size[kept], cast[kept], counts[kept]
+        away = np.abs(size - cast)
+        self.squared_error += float((away * away * counts).sum())
+        np.add.at(self.errors, (away / size).astype(np.float32).view(np.uint32) >> np.uint32(16), counts)
+
+    def update(
+        self, size: npt.NDArray[np.float32], given: npt.NDArray[Any], memory: WorkingMemory,
+        *, smallest: float, largest: float,
+    ) -> None:  # fmt: skip
         """Take in numbers, without their signs.
 
         Args:
             size: (N,) as float32; not negative, not NaN.
             given: (N,) the same as they came, above zero: `size` itself, or float64 and finite.
             memory: To work in.
+            smallest: The smallest of `size`.
+            largest: The largest of `size`.
         """
-        largest = float(size.max())
-        if largest >= self.number_format.overflow_from:
-            kept = size < np.float32(self.number_format.overflow_from)
+        own = self.number_format
+        if largest >= own.overflow_from:
+            kept = size < np.float32(own.overflow_from)
             self.overflowed += len(size) - int(np.count_nonzero(kept))
-            size, given = size[kept], given[kept] if given is not size else size[kept]
+            alone = given is size
+            size = size[kept]
+            given = size if alone else given[kept]
             if not len(size):
                 return
             largest = float(size.max())
         count = len(size)
-        cast = rounded_sizes(size, self.number_format, largest=largest, memory=memory)
-        if size.min() < self.number_format.smallest_normal:
-            flushed = count - int(np.count_nonzero(cast))
+        cast = rounded_sizes(size, own, largest=largest, smallest=smallest, memory=memory)
+        if smallest < own.smallest_normal:
+            flushed = int(np.count_nonzero(size <= np.float32(own.flush_until))) if smallest <= own.flush_until else 0
             self.flushed += flushed
-            normal = np.float32(self.number_format.smallest_normal)
-            self.subnormal += int(np.count_nonzero(cast < normal)) - flushed
+            self.subnormal += int(np.count_nonzero(cast < np.float32(own.smallest_normal))) - flushed
         double, index = memory.double[:count], memory.index[:count]
         if given.dtype == np.float32:
             away = np.subtract(size, cast, out=cast)
-            np.abs(away, out=away)
             np.copyto(double, away)
         else:
             np.subtract(given, cast, out=double)
             away = np.divide(double, given, out=cast, casting="same_kind")
-            np.abs(away, out=away)
-        np.square(double, out=double)
-        self.squared_error += float(double.sum())
+        self.squared_error += sum_of_squares(double)
         if given.dtype == np.float32:
             np.divide(away, size, out=away)
-        np.copyto(index, top_halves(away))
-        np.add.at(self.errors, index, 1)
+        np.add.at(self.errors, top_halves(away, index, sign=False), 1)
 
     def merge(self, other: FormatLoss) -> None:
         """Take in what was counted over another piece."""
@@ -103,19 +124,20 @@ class FormatLoss:
         self.errors += other.errors
         self.squared_error += other.squared_error
 
-    def error_quantile(self, share: float) -> float | None:
-        """Quantile of the relative rounding error over numbers that are not zero and stay finite, within 0.4 %.
+    def error_quantiles(self, *shares: float) -> list[float | None]:
+        """Quantiles of the relative rounding error over numbers that are not zero and stay finite, within 0.4 %.
 
         Args:
-            share: In [0, 1].
+            shares: Each in [0, 1].
         """
-        total = int(self.errors.sum())
+        ends = np.cumsum(self.errors)
+        total = int(ends[-1])
         if not total:
-            return None
-        place = int(np.searchsorted(np.cumsum(self.errors), max(1, np.ceil(share * total))))
-        edges = np.array([place, place + 1], dtype=np.uint32) << np.uint32(16)
-        low, high = edges.view(np.float32).astype(np.float64).tolist()
-        return 0.0 if place == 0 else min((low + high) / 2, 1.0)
+            return [None] * len(shares)
+        places = np.searchsorted(ends, [max(1, math.ceil(share * total)) for share in shares]).astype(np.uint32)
+        edges = (np.stack([places, places + 1]) << np.uint32(16)).view(np.float32).astype(np.float64)
+        middles = np.minimum(edges.mean(axis=0), 1.0)
+        return [0.0 if place == 0 else middle for place, middle in zip(places.tolist(), middles.tolist(), strict=True)]
 
     @property
     def exact(self) -> int:

@@ -11,8 +11,6 @@ import pyarrow as pa
 from lightning_mp.data.audit.column_pass import audited_as, numbers_of
 from lightning_mp.data.audit.distinct_sketch import mixed
 from lightning_mp.data.audit.source import AuditSource
-from lightning_mp.data.event_times import event_times
-from lightning_mp.data.typed_text import to_bool, to_double
 from lightning_mp.errors import ConfigurationError, DataError
 
 Marks = npt.NDArray[np.int8]
@@ -35,6 +33,8 @@ def label_marks(column: pa.Array, at_least: float | None, source: AuditSource) -
         ConfigurationError: The column holds neither numbers nor flags.
     """
     if source.untyped:
+        from lightning_mp.data.typed_text import to_bool, to_double
+
         numbers = to_double(column, source.decimal).values
         column = numbers if numbers.null_count < len(column) or not len(column) else to_bool(column).values
     if audited_as(column.type) != "number" or pa.types.is_fixed_size_list(column.type):
@@ -99,6 +99,8 @@ def part_marks(column: pa.Array, limits: tuple[int, int], name: str) -> Marks:
 
 
 def _times(column: pa.Array, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    from lightning_mp.data.event_times import event_times
+
     found = event_times(column, column=name, time_zone="UTC")
     there = ~found.missing
     for mask in found.wrong.values():

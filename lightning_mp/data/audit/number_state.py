@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_mp.data.audit.bins import BINS, Counts
+from lightning_mp.data.audit.counted_integers import counted_integers
 from lightning_mp.data.audit.distinct_sketch import DistinctSketch, hashes_of
 from lightning_mp.data.audit.format_loss import FormatLoss
 from lightning_mp.data.audit.pooled_moments import pooled
 from lightning_mp.data.audit.rounding import FORMATS, top_halves
+from lightning_mp.data.audit.sum_of_squares import sum_of_squares
 from lightning_mp.data.audit.working_memory import ROWS, WorkingMemory
 
 Mask = npt.NDArray[np.bool_]
@@ -62,14 +64,9 @@ class NumberState:
         self.distinct = DistinctSketch()
 
     def update(
-        self,
-        values: npt.NDArray[Any],
-        valid: Mask | None = None,
-        *,
-        label: Marks | None = None,
-        part: Marks | None = None,
-        memory: WorkingMemory | None = None,
-    ) -> None:
+        self, values: npt.NDArray[Any], valid: Mask | None = None, *, label: Marks | None = None,
+        part: Marks | None = None, memory: WorkingMemory | None = None,
+    ) -> None:  # fmt: skip
         """Take in a piece of the column.
 
         Args:
@@ -87,100 +84,126 @@ class NumberState:
             label, part = _marks(label, valid), _marks(part, valid)
         memory = memory or WorkingMemory()
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            counted = counted_integers(values, memory) if len(values) else None
+            if counted is not None:
+                self._take_counted(*counted)
             for start in range(0, len(values), ROWS):
                 here = slice(start, start + ROWS)
-                block = np.ascontiguousarray(values[here])
-                self._take(block, _marks(label, here), _marks(part, here), memory)
+                if counted is None:
+                    self._take(values[here], memory)
+                if label is not None or part is not None:
+                    self._split(memory.float32(values[here]), _marks(label, here), _marks(part, here))
 
-    def _take(self, values: npt.NDArray[Any], label: Marks | None, part: Marks | None, memory: WorkingMemory) -> None:
-        single = values
-        if values.dtype != np.float32:
-            single = memory.single[: len(values)]
-            np.copyto(single, values, casting="same_kind")
-        index = memory.index[: len(values)]
-        np.copyto(index, top_halves(single))
-        np.add.at(self.histogram, index, 1)
-        self._split(index, label, part)
-        size = memory.size[: len(values)]
-        np.abs(single, out=size)
+    def _take(self, values: npt.NDArray[Any], memory: WorkingMemory) -> None:
+        single = memory.float32(values)
+        size = np.abs(single, out=memory.size[: len(values)])
+        largest = float(size.max())
         finite = values
-        if not size.max() < np.inf:  # NaN is not below it either
+        if not largest < np.inf:  # NaN is not below it either
             kept = np.isfinite(values)
-            nans = int(np.count_nonzero(np.isnan(values)))
-            finite, single, size = values[kept], single[kept], size[kept]
-            self.nans += nans
+            self.nans += (nans := int(np.count_nonzero(np.isnan(values))))
+            finite = values[kept]
             self.infinities += len(values) - nans - len(finite)
-            self.beyond_float32 += int(np.count_nonzero(np.isinf(single)))
             if not len(finite):
                 return
-        self._moments(finite, memory.double[: len(finite)])
-        self._extremes(finite)
-        self.bits |= int(np.bitwise_or.reduce(single.view(np.uint32)))
-        integers = self._integers(finite, single, memory)
-        self._cast(finite, size, integers, memory)
-
-    def _integers(
-        self, finite: npt.NDArray[Any], single: npt.NDArray[np.float32], memory: WorkingMemory
-    ) -> npt.NDArray[np.float32] | None:
-        """Count different numbers; those of a column of integers are returned, most of them once."""
-        if self.whole and finite.dtype.kind == "f":
-            floors = (memory.cast if finite.dtype == np.float32 else memory.double)[: len(finite)]
-            self.whole = bool((np.floor(finite, out=floors) == finite).all())
-        if not self.whole:
-            self.distinct.update(hashes_of(finite))
-            return None
-        integers = _different(single)
-        exact = finite.dtype == np.float32 or max(abs(integers.min()), abs(integers.max())) <= 1 << 24
-        self.distinct.update(hashes_of(integers.astype(finite.dtype) if exact else finite))
-        return integers
-
-    def _cast(
-        self, finite: npt.NDArray[Any], size: npt.NDArray[np.float32], integers: npt.NDArray[np.float32] | None,
-        memory: WorkingMemory,
-    ) -> None:  # fmt: skip
-        if integers is not None:
-            for loss in self.losses.values():
-                loss.see(integers)
-        if not size.min():
+            counted = counted_integers(finite, memory)
+            if counted is not None:
+                self._take_counted(*counted)
+                return
+            single, size = memory.float32(finite), size[kept]
+            self.beyond_float32 += int(np.count_nonzero(np.isinf(single)))
+            largest = float(size.max())
+        smallest = float(size.min())
+        if not smallest:
             there = finite != 0
             zeros = len(finite) - int(np.count_nonzero(there))
-            self.zeros += zeros
-            for loss in self.losses.values():
-                loss.take_zeros(zeros)
             if zeros:
-                finite, size = finite[there], size[there]
-        if not len(finite):
-            return
+                self._take_zeros(zeros, finite.dtype)
+                there = np.flatnonzero(there)  # thrice as fast as a mask of bits that follow no order
+                finite, size = finite.take(there), size.take(there)
+                if not len(finite):
+                    return
+                single, smallest = memory.float32(finite), float(size.min())
+        self._moments(finite, memory.double[: len(finite)])
+        self._extremes(finite)
+        np.add.at(self.histogram, top_halves(single, memory.index[: len(finite)]), 1)
+        self.bits |= int(np.bitwise_or.reduce(single.view(np.uint32)))
+        self._different(finite, single, memory)
         given: npt.NDArray[Any] = size
         if finite.dtype != np.float32:
             given = memory.given[: len(finite)]
             np.copyto(given, finite)
             np.abs(given, out=given)
-        self.smallest = min(self.smallest, float(given.min()))
+        self.smallest = min(self.smallest, smallest if given is size else float(given.min()))
         for loss in self.losses.values():
-            loss.update(size, given, memory)
+            loss.update(size, given, memory, smallest=smallest, largest=largest)
+
+    def _take_zeros(self, zeros: int, kind: np.dtype[Any]) -> None:
+        if not self.zeros:
+            self.distinct.update(hashes_of(np.zeros(1, dtype=kind)))
+        self.zeros += zeros
+        self.histogram[0] += zeros
+        self._pool(zeros, 0.0, 0.0)
+        self._note_ends((kind.type(0).item(), zeros), (kind.type(0).item(), zeros))
+        for loss in self.losses.values():
+            loss.take_zeros(zeros)
+
+    def _different(self, finite: npt.NDArray[Any], single: npt.NDArray[np.float32], memory: WorkingMemory) -> None:
+        if self.whole and finite.dtype.kind == "f":
+            floors = (memory.cast if finite.dtype == np.float32 else memory.given)[: len(finite)]
+            self.whole = bool((np.floor(finite, out=floors) == finite).all())
+        self.distinct.update(hashes_of(finite, memory))
+        if self.whole:
+            for loss in self.losses.values():
+                loss.see(single)
+
+    def _take_counted(self, integers: npt.NDArray[Any], counts: Counts) -> None:
+        """Take in integers, each once with its rows."""
+        single, doubles = integers.astype(np.float32), integers.astype(np.float64)
+        self.bits |= int(np.bitwise_or.reduce(single.view(np.uint32)))
+        rows, above = int(counts.sum()), doubles - doubles[0]
+        mean = float((above * counts).sum() / rows)
+        self._pool(rows, float(doubles[0]) + mean, float(((above - mean) ** 2 * counts).sum()))
+        self._note_ends((integers[0].item(), int(counts[0])), (integers[-1].item(), int(counts[-1])))
+        self.negatives += int(counts[integers < 0].sum())
+        np.add.at(self.histogram, single.view(np.uint32) >> np.uint32(16), counts)
+        self.beyond_float32 += int(counts[np.isinf(single)].sum())
+        self.distinct.update(hashes_of(integers))
+        there = integers != 0
+        size, zeros = np.abs(doubles[there]), int(counts[~there].sum())
+        self.zeros += zeros
+        if len(size):
+            self.smallest = min(self.smallest, float(size.min()))
+        for loss in self.losses.values():
+            if self.whole:
+                loss.see(single)
+            loss.take_zeros(zeros)
+            if len(size):
+                loss.update_counted(size, counts[there])
+
+    def _pool(self, count: int, mean: float, squares: float) -> None:
+        self.count, self.mean, self.squares = pooled((self.count, self.mean, self.squares), (count, mean, squares))
+
+    def _note_ends(self, low: tuple[float, int], high: tuple[float, int]) -> None:
+        if low[0] <= self.low:
+            self.low, self.low_rows = _extreme((self.low, self.low_rows), low)
+        if high[0] >= self.high:
+            self.high, self.high_rows = _extreme((self.high, self.high_rows), high)
 
     def _moments(self, finite: npt.NDArray[Any], doubles: npt.NDArray[np.float64]) -> None:
         np.copyto(doubles, finite)
-        count = len(doubles)
-        mean = float(doubles.sum() / count)
+        mean = float(doubles.sum() / len(doubles))
         np.subtract(doubles, mean, out=doubles)
-        np.square(doubles, out=doubles)
-        squares = float(doubles.sum())  # pairwise; a BLAS would start threads of its own
-        self.count, self.mean, self.squares = pooled((self.count, self.mean, self.squares), (count, mean, squares))
+        self._pool(len(doubles), mean, sum_of_squares(doubles))
 
     def _extremes(self, finite: npt.NDArray[Any]) -> None:
         low, high = finite.min(), finite.max()
         if low < 0:
             self.negatives += int(np.count_nonzero(finite < 0))
-        if low <= self.low:
-            self.low, self.low_rows = _extreme(
-                (self.low, self.low_rows), (low.item(), int(np.count_nonzero(finite == low)))
-            )
-        if high >= self.high:
-            self.high, self.high_rows = _extreme(
-                (self.high, self.high_rows), (high.item(), int(np.count_nonzero(finite == high)))
-            )
+        self._note_ends(
+            (low.item(), int(np.count_nonzero(finite == low)) if low <= self.low else 0),
+            (high.item(), int(np.count_nonzero(finite == high)) if high >= self.high else 0),
+        )
 
     def _count_parts(self, part: npt.NDArray[np.int8], valid: Mask | None) -> None:
         for index in (0, 1):
@@ -189,7 +212,8 @@ class NumberState:
             there = rows if valid is None else int(np.count_nonzero(inside & valid))
             self.part_rows[index] += (rows, rows - there)
 
-    def _split(self, tops: npt.NDArray[np.int64], label: Marks | None, part: Marks | None) -> None:
+    def _split(self, single: npt.NDArray[np.float32], label: Marks | None, part: Marks | None) -> None:
+        tops = single.view(np.uint32) >> np.uint32(16)
         if label is not None and self.positives is not None and self.labelled is not None:
             np.add.at(self.positives, tops[label == 1], 1)
             np.add.at(self.labelled, tops[label >= 0] if (label < 0).any() else tops, 1)
@@ -201,13 +225,8 @@ class NumberState:
         """Take in the state of another piece of the same column."""
         for name in ("rows", "nulls", "nans", "infinities", "zeros", "negatives", "beyond_float32"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.count, self.mean, self.squares = pooled(
-            (self.count, self.mean, self.squares), (other.count, other.mean, other.squares)
-        )
-        if other.low <= self.low:
-            self.low, self.low_rows = _extreme((self.low, self.low_rows), (other.low, other.low_rows))
-        if other.high >= self.high:
-            self.high, self.high_rows = _extreme((self.high, self.high_rows), (other.high, other.high_rows))
+        self._pool(other.count, other.mean, other.squares)
+        self._note_ends((other.low, other.low_rows), (other.high, other.high_rows))
         self.smallest = min(self.smallest, other.smallest)
         self.whole, self.bits = self.whole and other.whole, self.bits | other.bits
         self.histogram += other.histogram
@@ -219,15 +238,6 @@ class NumberState:
         for name, loss in self.losses.items():
             loss.merge(other.losses[name])
         self.distinct.merge(other.distinct)
-
-
-def _different(integers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The integers that occur, rising, each once where they lie close together."""
-    low, high = float(integers.min()), float(integers.max())
-    if not high - low < 1 << 16:  # also where float32 holds infinity alone
-        return integers
-    counts = np.bincount((integers - np.float32(low)).astype(np.intp))
-    return (np.flatnonzero(counts) + low).astype(np.float32)
 
 
 def _marks(marks: Marks | None, rows: Mask | slice) -> Marks | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from importlib.metadata import version
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from lightning_mp import __version__
 from lightning_mp.data.audit.column_report import ColumnReport
 from lightning_mp.data.audit.finding import SEVERITIES, Finding
 from lightning_mp.data.audit.row_sample import duplicates, near_duplicates
@@ -74,7 +74,7 @@ class Report:
         columns = [_plain({f.name: getattr(c, f.name) for f in fields(c) if f.name != "sample"}) for c in self.columns]
         return {
             "format": FORMAT,
-            "lightning_mp": version("lightning-mp"),
+            "lightning_mp": __version__,
             "source": self.source,
             "rows": self.rows,
             "policy": self.policy,
@@ -162,7 +162,7 @@ def _signature(column: ColumnReport) -> object:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, dict):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,9 @@ def rounded(values: Float32, number_format: FloatFormat) -> Float32:
     return result
 
 
-def rounded_sizes(size: Float32, number_format: FloatFormat, *, largest: float, memory: WorkingMemory) -> Float32:
+def rounded_sizes(
+    size: Float32, number_format: FloatFormat, *, largest: float, memory: WorkingMemory, smallest: float = 0.0
+) -> Float32:
     """The same as `rounded` for numbers without a sign, in half as many steps.
 
     Args:
@@ -59,6 +61,7 @@ def rounded_sizes(size: Float32, number_format: FloatFormat, *, largest: float, 
         number_format: float16 or bfloat16.
         largest: The largest of them.
         memory: To work in; its `power` and `cast` are overwritten.
+        smallest: None of them is smaller.
 
     Returns:
         (N,) in the memory of `cast`.
@@ -72,13 +75,21 @@ def rounded_sizes(size: Float32, number_format: FloatFormat, *, largest: float, 
     # lie around a number: added and taken off, it rounds. Subnormal numbers all lie equally far apart.
     np.bitwise_and(size.view(np.uint32), np.uint32(0x7F800000), out=power.view(np.uint32))
     np.multiply(power, np.float32(1.5 * 2.0**drop), out=power)
-    subnormal = 1.5 * 2.0**FLOAT32.fraction_bits * number_format.smallest_subnormal
-    np.maximum(power, np.float32(subnormal), out=power)
+    if smallest < number_format.smallest_normal:
+        subnormal = 1.5 * 2.0**FLOAT32.fraction_bits * number_format.smallest_subnormal
+        np.maximum(power, np.float32(subnormal), out=power)
     np.add(size, power, out=cast)
     return np.subtract(cast, power, out=cast)
 
 
-def top_halves(values: Float32) -> npt.NDArray[np.uint16]:
-    """The upper 16 bits of each number: sign, exponent and seven bits of the fraction."""
-    halves: npt.NDArray[Any] = np.ascontiguousarray(values).view(np.uint16)
-    return halves[1::2] if np.little_endian else halves[::2]
+def top_halves(values: Float32, out: npt.NDArray[np.int64], *, sign: bool = True) -> npt.NDArray[np.int64]:
+    """The upper 16 bits of each number: sign, exponent and seven bits of the fraction.
+
+    Args:
+        values: (N,) without gaps in memory.
+        out: (N,) to write into; not the memory of `values`.
+        sign: Whether the sign is kept; else it is 0.
+    """
+    halves = values.view(np.uint16)
+    np.copyto(out, halves[1::2] if np.little_endian else halves[::2])
+    return out if sign else np.bitwise_and(out, 0x7FFF, out=out)

@@ -13,6 +13,7 @@ Float64 = npt.NDArray[np.float64]
 
 ROWS: Final = 256
 """Rows that are compared."""
+_PIECE: Final = 1 << 15
 
 
 class RowSample:
@@ -37,6 +38,23 @@ class RowSample:
             places = np.arange(rows)
         self._smallest = np.sort(np.concatenate([self._smallest, hashes[places]]))[:ROWS]
         return places, hashes[places]
+
+
+def sampled_rows(rows: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64]]:
+    """The rows that `RowSample` ends with, rising, and their hashes.
+
+    Args:
+        rows: Of the whole table.
+    """
+    chooser, places, hashes = RowSample(), [np.empty(0, dtype=np.intp)], [np.empty(0, dtype=np.uint64)]
+    for first in range(0, rows, _PIECE):
+        here, their = chooser.choose(first, min(_PIECE, rows - first))
+        places.append(here + first)
+        hashes.append(their)
+    every, marks = np.concatenate(places), np.concatenate(hashes)
+    kept = np.argsort(marks)[:ROWS]
+    kept = kept[np.argsort(every[kept])]
+    return every[kept], marks[kept]
 
 
 class SampledColumn:

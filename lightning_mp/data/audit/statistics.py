@@ -129,12 +129,8 @@ def column_statistics(state: NumberState) -> ColumnStatistics:
             rows=state.rows, missing=missing, nans=state.nans, infinities=state.infinities,
             missing_first=first, missing_last=last,
         )  # fmt: skip
-    finite = state.histogram.copy()
-    finite[0x7F80:0x8000] = finite[0xFF80:] = 0
-    values = quantiles(finite, SHARES, float(state.low), float(state.high))
-    sizes = finite.copy()
-    sizes[:0x8000] += sizes[0x8000:]
-    sizes[0x8000:] = 0
+    values = quantiles(state.histogram, SHARES, float(state.low), float(state.high))
+    sizes = state.histogram[:0x8000] + state.histogram[0x8000:]
     sizes[0] -= state.zeros
     largest = max(abs(state.low), abs(state.high))
     some = state.smallest if math.isfinite(state.smallest) else 0.0
@@ -168,7 +164,7 @@ def column_statistics(state: NumberState) -> ColumnStatistics:
         whole=state.whole,
         float32_bits=_fraction_bits(state.bits),
         beyond_float32=state.beyond_float32,
-        magnitudes=magnitude_counts(finite),
+        magnitudes=magnitude_counts(state.histogram),
         formats={name: _format(loss, state, std) for name, loss in state.losses.items()},
         auc=None
         if state.positives is None or state.labelled is None
@@ -182,14 +178,15 @@ def column_statistics(state: NumberState) -> ColumnStatistics:
 def _format(loss: FormatLoss, state: NumberState, std: float) -> FormatStatistics:
     kept = state.count - loss.overflowed
     constant = state.low == state.high
+    p50, p99 = loss.error_quantiles(0.5, 0.99)
     return FormatStatistics(
         overflowed=loss.overflowed,
         flushed=loss.flushed,
         subnormal=loss.subnormal,
         exact=loss.exact,
         exact_share=loss.exact / state.count,
-        error_p50=loss.error_quantile(0.5),
-        error_p99=loss.error_quantile(0.99),
+        error_p50=p50,
+        error_p99=p99,
         noise=None if constant or not std or not kept else math.sqrt(loss.squared_error / kept) / std,
         collided=max(0, state.distinct.count - loss.results) if state.whole else None,
     )

@@ -89,6 +89,13 @@ def columns() -> dict[str, np.ndarray]:
             "zeros": np.zeros(50, dtype=np.float32),
             "bursts": np.where(rng.random(4000) < 0.95, 0.0, rng.lognormal(10, 2, 4000)),
             "one": np.array([2.5], dtype=np.float32),
+            "flags": rng.integers(0, 2, 3000).astype(np.float32),
+            "counts, some missing": np.where(rng.random(3000) < 0.1, np.nan, rng.poisson(30, 3000)),
+            "counts and infinity": np.append(rng.poisson(3, 3000), [np.inf, -np.inf]).astype(np.float32),
+            "integers, then halves": np.append(rng.integers(-9, 9, 3000), rng.integers(0, 9, 3000) + 0.5),
+            "integers with gaps in float32": (2.0**25 + 4 * rng.integers(0, 3000, 3000)).astype(np.float32),
+            "large integers close together": 2**30 + rng.integers(0, 50, 500),
+            "both signs beyond float16": rng.choice([-70_000.0, 65_519.0, 65_520.0, 12.0, 0.0], 3000),
         }
 
 
@@ -129,7 +136,9 @@ def test_pieces_of_many_blocks_and_a_memory_used_again_count_the_same(dtype):
     memory, rows = WorkingMemory(), 2 * ROWS + 77
     normal = rng.normal(size=rows) * 1000
     bursts = np.where(rng.random(rows) < 0.7, 0, normal)
-    for values in (column.astype(dtype) for column in (normal, bursts, rng.poisson(30, rows), normal / 1000)):
+    zeros_and_halves = rng.integers(0, 4, rows) / 2
+    columns = (normal, bursts, rng.poisson(30, rows), normal / 1000, zeros_and_halves, rng.integers(-1, 2, rows))
+    for values in (column.astype(dtype) for column in columns):
         found, one_by_one = NumberState(), NumberState()
         found.update(values, memory=memory)
         for piece in np.split(rng.permutation(values), [5, ROWS + 5]):
@@ -148,6 +157,23 @@ def test_pieces_of_many_blocks_and_a_memory_used_again_count_the_same(dtype):
                 assert mine.noise == pytest.approx(loss["noise"], rel=1e-5, abs=1e-9)
                 if state.distinct_exact:
                     assert mine.collided == loss["collided"]
+
+
+def test_a_piece_of_integers_and_one_of_others_count_the_same_as_both_at_once():
+    rng = np.random.default_rng()
+    whole, halves = rng.integers(-300, 300, 2000).astype(np.float32), (rng.integers(-9, 9, 2000) / 2).astype(np.float32)
+    together, one, other = NumberState(), NumberState(), NumberState()
+    together.update(rng.permutation(np.concatenate([whole, halves])))
+    one.update(whole)  # each integer once with its count
+    other.update(halves)  # number by number
+    one.merge(other)
+    mixed, merged = column_statistics(together), column_statistics(one)
+    for key in ("zeros", "negatives", "distinct", "minimum_rows", "maximum_rows", "quantiles", "magnitudes", "ratio",
+                "whole", "float32_bits"):  # fmt: skip
+        assert getattr(mixed, key) == getattr(merged, key), key
+    for name, loss in mixed.formats.items():
+        for key in ("exact", "error_p50", "error_p99", "collided"):
+            assert getattr(loss, key) == getattr(merged.formats[name], key), (name, key)
 
 
 @given(

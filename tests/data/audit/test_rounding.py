@@ -46,8 +46,11 @@ def test_the_ties_of_float16_and_their_neighbours():
 
 
 def test_the_upper_half_is_the_pattern_of_truncation():
-    values = np.array([1.0, -2.5, 3.14159, 1e-40], dtype=np.float32)
-    assert top_halves(values).tolist() == [bits >> 16 for bits in values.view(np.uint32).tolist()]
+    values = np.array([1.0, -2.5, 3.14159, 1e-40, -0.0], dtype=np.float32)
+    bits = values.view(np.uint32).tolist()
+    index = np.empty(len(values), dtype=np.int64)
+    assert top_halves(values, index).tolist() == [pattern >> 16 for pattern in bits]
+    assert top_halves(values, index, sign=False).tolist() == [pattern >> 16 & 0x7FFF for pattern in bits]
 
 
 @given(st.lists(st.floats(min_value=0, width=32, allow_infinity=False), min_size=1, max_size=50))
@@ -67,5 +70,11 @@ def test_every_bit_pattern_of_a_range_without_a_sign_rounds_as_a_cast_does():
             inside = size[size < np.float32(number_format.overflow_from)]
             small = inside[inside < 2.0**100]
             for some in (inside, small):
-                found = rounded_sizes(some, number_format, largest=float(some.max()), memory=memory)
-                assert same_bits(found, casts(some)[number_format.name])
+                for smallest in (0.0, float(some.min())):
+                    known = {"largest": float(some.max()), "smallest": smallest}
+                    found = rounded_sizes(some, number_format, memory=memory, **known)
+                    assert same_bits(found, casts(some)[number_format.name])
+        normal = size[(size >= np.float32(2.0**-14)) & (size < np.float32(2.0**15))]
+        for number_format in (FLOAT16, BFLOAT16):
+            found = rounded_sizes(normal, number_format, largest=2.0**15, smallest=2.0**-14, memory=memory)
+            assert same_bits(found, casts(normal)[number_format.name])
