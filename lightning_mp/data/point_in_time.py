@@ -1,21 +1,29 @@
-"""Features of what happened before each row, computed by DuckDB; the future cannot be seen."""
+"""Features of what happened before each row, counted in sorted events; the future cannot be seen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lightning_mp.data.duckdb_session import duckdb_session
-from lightning_mp.data.history import LABEL, History
-from lightning_mp.data.point_in_time_sql import EVENTS, history_sql, prior_mean_sql
+from lightning_mp.data.byte_sizes import byte_size
+from lightning_mp.data.earlier_events import EarlierEvents
+from lightning_mp.data.entity_blocks import entity_blocks
+from lightning_mp.data.entity_codes import entity_codes
+from lightning_mp.data.event_columns import EventColumns
+from lightning_mp.data.history import History
+from lightning_mp.data.point_in_time_sql import history_sql
 from lightning_mp.errors import DataError
 
 Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+_BYTES_A_ROW: Final = 64
+"""Of the rows that are sorted at once, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +32,7 @@ class PointInTime:
 
     Attributes:
         values: (N,) float64; NaN where there is none, as the recency of what never happened.
-        sql: The statement that gave them.
+        sql: A statement that gives the same, for a warehouse.
         prior_mean: What the training part's mean was, of a history with `prior`.
     """
 
@@ -43,19 +51,21 @@ def point_in_time(
     memory_limit: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, PointInTime]:
-    """Compute histories, each by one SQL statement over all events.
+    """Compute histories; all that are by the same keys in one pass over the events, sorted by entity and time.
 
     An event counts for a row when its keys are equal and its time lies in `[t - delay - window, t - delay)`; events of
     one time never see each other, and the order of the rows does not matter.
 
     Args:
         events: `time` (int64 microseconds); `event` (text, null for a row that only asks); the flags; the keys and
-            columns that the histories name; `label` (double) where one reads it. Float16 columns are not read.
+            columns that the histories name; `label` (double) where one reads it. Other columns are not read.
         histories: What is wanted, by name of the feature.
         asked: (N,) rows of `events`, each once.
         train_until: First time that is no longer training; a prior's mean is that of the events before it.
         flags: Kinds that have a flag column (wide form); `None` for the long form.
-        memory_limit: Of DuckDB, such as `400MB`; beyond it it spills to disk.
+        memory_limit: Of what is sorted at once, such as `400MB`: with less, the entities take their turns, but the
+            events of one are always sorted at once. Beside it stand the values and about 12 bytes an event, and 8 for
+            each column that is summed.
         progress: Called with one line of text a feature.
 
     Raises:
@@ -67,48 +77,77 @@ def point_in_time(
         >>> made["clicks"].values.tolist()
         [0.0, 1.0, 1.0]
     """
-    made: dict[str, PointInTime] = {}
-    with duckdb_session(memory_limit=memory_limit) as connection:
-        for name, history in histories.items():
-            table = _narrow(events, history, asked, flags)
-            connection.register(EVENTS, table)
-            mean = _prior_mean(connection, name, history, flags, train_until) if history.prior else None
-            sql = history_sql(history, flags=flags or (), wide=flags is not None, prior_mean=mean or 0.0)
-            made[name] = PointInTime(values=_values(connection, sql, len(asked)), sql=sql, prior_mean=mean)
-            connection.unregister(EVENTS)
-            if progress:
-                progress(f"feature `{name}`: {history.measure} of {history.of} by {', '.join(history.by)}")
-    return made
-
-
-def _narrow(
-    events: pa.Table, history: History, asked: npt.NDArray[np.int64], flags: tuple[str, ...] | None
-) -> pa.Table:
-    """The columns that one statement reads: DuckDB refuses a whole table for one float16 column."""
-    kinds = ["event"] if flags is None else ["event", *(k for k in (history.of, history.per) if k in flags)]
-    extra = [LABEL] if history.of == LABEL else []
-    extra += [] if history.column is None else [history.column]
-    names = dict.fromkeys([*history.by, "time", *kinds, *extra])
-    # `position` is the place among the rows that are asked for, so that only as many values are kept.
-    place = np.full(events.num_rows, -1, dtype=np.int32 if events.num_rows < 2**31 else np.int64)
+    time: Int64 = events["time"].to_numpy()
+    columns = EventColumns(events, flags)
+    # The place among the rows that are asked for, so that only as many values are kept.
+    place: npt.NDArray[np.signedinteger[Any]] = np.full(
+        len(time), -1, dtype=np.int32 if len(time) < 2**31 else np.int64
+    )
     place[asked] = np.arange(len(asked), dtype=place.dtype)
-    columns = {name: events[name] for name in names}
-    return pa.table({**columns, "position": place, "asked": place >= 0})
+    limit = None if memory_limit is None else byte_size(memory_limit, name="memory_limit", least=1)
+    made: dict[str, PointInTime] = {}
+    for by in dict.fromkeys(history.by for history in histories.values()):
+        counted = [
+            _counted(name, history, columns, time=time, train_until=train_until, asked=len(asked))
+            for name, history in histories.items()
+            if history.by == by
+        ]
+        codes, size = entity_codes(events, by)
+        rows_at_once = None if limit is None else max(limit // _BYTES_A_ROW, 1)
+        for rows, starts in entity_blocks(codes, size, time, rows_at_once=rows_at_once):
+            here = place[rows]
+            wanted = np.flatnonzero(here >= 0)
+            block = EarlierEvents(time[rows], starts)
+            for one in counted:
+                one.values[here[wanted]] = one.of_block(block, rows, wanted)
+        for one in counted:
+            sql = history_sql(one.history, flags=flags or (), wide=flags is not None, prior_mean=one.prior_mean or 0.0)
+            made[one.name] = PointInTime(values=one.values, sql=sql, prior_mean=one.prior_mean)
+            if progress:
+                progress(f"feature `{one.name}`: {one.history.measure} of {one.history.of} by {', '.join(by)}")
+    return {name: made[name] for name in histories}
 
 
-def _prior_mean(connection: Any, name: str, history: History, flags: tuple[str, ...] | None, until: int) -> float:
-    sql = prior_mean_sql(history, until, flags=flags or (), wide=flags is not None)
-    mean = pa.table(connection.sql(sql))["mean"][0].as_py()
-    if mean is None:
-        raise DataError(
-            f"feature `{name}`: the training part has no `{history.per or history.of}` to take the prior's mean of",
-            "use `prior: 0`, or check `event_map` and the time split",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """A history while it is made, and what it reads of each event."""
+
+    name: str
+    history: History
+    of: Mask
+    per: Mask | None
+    numbers: Float64 | Int64 | None
+    prior_mean: float | None
+    values: Float64
+
+    def of_block(self, block: EarlierEvents, rows: Int64, wanted: Int64) -> Float64:
+        return block.values(
+            self.history,
+            wanted,
+            self.of[rows],
+            per=None if self.per is None else self.per[rows],
+            numbers=None if self.numbers is None else self.numbers[rows],
+            prior_mean=self.prior_mean or 0.0,
         )
-    return float(mean)
 
 
-def _values(connection: Any, sql: str, count: int) -> Float64:
-    values = np.full(count, np.nan)
-    for batch in pa.RecordBatchReader.from_stream(connection.sql(sql)):
-        values[batch.column(0).to_numpy()] = batch.column(1).to_numpy(zero_copy_only=False)
-    return values
+def _counted(
+    name: str, history: History, columns: EventColumns, *, time: Int64, train_until: int, asked: int
+) -> _Counted:
+    of, numbers = columns.counts(history), columns.numbers(history)
+    per = None if history.per is None else columns.kind(history.per)
+    mean = None
+    if history.prior:
+        training = time < train_until
+        seen = of & training
+        below = np.count_nonzero(seen if per is None else per & training)
+        if not below:
+            raise DataError(
+                f"feature `{name}`: the training part has no `{history.per or history.of}` to take the prior's mean of",
+                "use `prior: 0`, or check `event_map` and the time split",
+            )
+        above = np.count_nonzero(seen) if numbers is None else numbers[seen].sum()
+        mean = float(above / below)
+    return _Counted(
+        name=name, history=history, of=of, per=per, numbers=numbers, prior_mean=mean, values=np.full(asked, np.nan)
+    )

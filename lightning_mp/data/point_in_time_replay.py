@@ -12,7 +12,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Replay:
-    """Recomputes histories from the events alone, sharing no code with the SQL.
+    """Recomputes histories from the events alone, sharing no code with `point_in_time`.
 
     Args:
         events: As `point_in_time` reads them.
@@ -24,6 +24,7 @@ class Replay:
         self._flags = flags
         self._time: npt.NDArray[np.int64] = events["time"].to_numpy()
         self._columns: dict[str, npt.NDArray[np.generic]] = {}
+        self._words: dict[str, pa.Array] = {}
 
     def value(self, history: History, row: int, prior_mean: float | None = None) -> float:
         """The history of one row; NaN where there is none.
@@ -70,13 +71,15 @@ class Replay:
             self._columns[key] = self._events[name].is_null().to_numpy()
         return np.asarray(self._columns[key], dtype=bool)
 
-    def _codes(self, name: str) -> npt.NDArray[np.int64]:
+    def _codes(self, name: str) -> npt.NDArray[np.int32]:
         """A number for each distinct value, -1 for a missing one."""
         key = f"codes {name}"
         if key not in self._columns:
-            encoded = self._events[name].combine_chunks().dictionary_encode()
-            self._columns[key] = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return np.asarray(self._columns[key], dtype=np.int64)
+            encoded = self._events[name].dictionary_encode().unify_dictionaries()
+            found = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
+            self._columns[key] = np.concatenate(found)
+            self._words[name] = encoded.chunk(0).dictionary
+        return np.asarray(self._columns[key], dtype=np.int32)
 
     def _is(self, kind: str) -> Mask:
         key = f"is {kind}"
@@ -88,7 +91,8 @@ class Replay:
             elif self._flags is not None:
                 found = ~self._missing("event")
             else:
-                found = np.array([word == kind for word in self._events["event"].to_pylist()])
+                codes = self._codes("event")
+                found = (codes == self._words["event"].index(kind).as_py()) & (codes >= 0)  # -1: it never happened
             self._columns[key] = found
         return np.asarray(self._columns[key], dtype=bool)
 

@@ -1,4 +1,7 @@
-"""The SQL of a history: one statement, its window written as integer microseconds, for any engine."""
+"""The SQL of a history: one statement, its window written as integer microseconds, for any engine.
+
+`point_in_time` counts without it; a warehouse that runs it gives a service the same values.
+"""
 
 from __future__ import annotations
 
@@ -46,24 +49,6 @@ def history_sql(history: History, *, flags: Container[str] = (), wide: bool = Fa
         f"  FROM {EVENTS}",
         ') WHERE "asked"',
     ])  # fmt: skip
-
-
-def prior_mean_sql(history: History, train_until: int, *, flags: Container[str] = (), wide: bool = False) -> str:
-    """SQL of the mean that a history's `prior` counts for; null where the training part has no such event.
-
-    Args:
-        history: A rate or a mean.
-        train_until: First time that is no longer training.
-        flags: As for `history_sql`.
-        wide: As for `history_sql`.
-    """
-    is_event = condition(history.of, flags, wide)
-    if history.measure == "rate" and history.of != LABEL:
-        per = condition(history.per or "", flags, wide)
-        mean = f"count(CASE WHEN {is_event} THEN 1 END) / nullif(count(CASE WHEN {per} THEN 1 END), 0)::DOUBLE"
-    else:
-        mean = f"avg(CASE WHEN {is_event} THEN {quoted(history.column or LABEL)} END)"
-    return f'SELECT ({mean})::DOUBLE AS "mean" FROM {EVENTS} WHERE "time" < {train_until}'  # noqa: S608  # every name in it is quoted, every number is our own
 
 
 def quoted(name: str) -> str:

@@ -160,6 +160,41 @@ def test_a_spilling_session_gives_the_same():
     np.testing.assert_array_equal(free, small)
 
 
+def test_histories_made_together_are_those_made_alone_with_any_limit_of_memory():
+    generator = np.random.default_rng()
+    rows = 90_000
+    events = pa.table({
+        "user": generator.integers(0, 900, rows),
+        "category": pa.array(generator.choice(["shoes", "bags", "hats"], rows)).dictionary_encode(),
+        "time": generator.integers(0, 10**12, rows),
+        "event": generator.choice(["impression", "click"], rows),
+        "price": pa.array(generator.random(rows), mask=generator.random(rows) < 0.1),
+    })  # fmt: skip
+    events = pa.concat_tables([events.slice(0, 7), events.slice(7, 50_000), events.slice(50_007)])  # chunks
+    histories = {
+        "rate": History(of="click", per="impression", by=("user", "category"), window="1d", measure="rate", prior=5),
+        "idle": History(of="click", by=("user",), measure="recency"),
+        "paid": History(of="click", by=("user", "category"), measure="mean", column="price", window="7d"),
+        "kinds": History(of="click", by=("user",), measure="distinct", column="category", delay="1h", window="12h"),
+    }
+    asked = generator.permutation(rows)[: rows // 3]
+    limits = (None, "1KB", "1MB", "400MB")
+    made = [point_in_time(events, histories, asked, train_until=10**11, memory_limit=limit) for limit in limits]
+    for name, history in histories.items():
+        alone = point_in_time(events.combine_chunks(), {name: history}, asked, train_until=10**11)[name]
+        assert all(list(one) == list(histories) for one in made)
+        for one in made:
+            np.testing.assert_array_equal(one[name].values, alone.values)
+            assert (one[name].sql, one[name].prior_mean) == (alone.sql, alone.prior_mean)
+
+
+def test_nothing_happened_and_nothing_asked():
+    history = {"x": History(of="click", by=("user", "category"))}
+    assert len(point_in_time(table([]), history, np.arange(0), train_until=0)["x"].values) == 0
+    rows = [(0, "bags", 3, "click", None), (0, "bags", 4, "click", None)]
+    assert len(point_in_time(table(rows), history, np.arange(0), train_until=0)["x"].values) == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
