@@ -185,6 +185,9 @@ def _float32(module: nn.Module, keep: KeepInFP32 | None) -> dict[str, Any]:
     for name in keep.layers if keep is not None else ():
         auto = keep is not None and keep.modules == "auto"
         why = "input or output layer, found in one forward pass" if auto else "named in KeepInFP32"
+        if keep is not None and name in keep.near_overflow:
+            size = keep.near_overflow[name]
+            why = f"reached |x| = {size:.4g} in float16" if size < float("inf") else "overflowed in the forward pass"
         kind = type(dict(module.named_modules()).get(name)).__name__
         verified = keep.verified.get(name) if keep is not None else None
         layers[name] = {"layer": name, "type": kind, "why": why, "verified": verified}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from lightning_mp.precision.forward_trace import ForwardTrace, non_finite_outputs
-from lightning_mp.precision.hookable_modules import hookable_modules
+from lightning_mp.precision.hookable_modules import layers_that_run
 from lightning_mp.precision.part_inputs import PartCall, PartInputs
 
 Found = TypeVar("Found")
@@ -115,11 +115,8 @@ class ForwardReplay:
 
         for call in self._seen():
             shadow = _shadow_of(call)
-            for name, layer in hookable_modules(shadow):
-                if name and (
-                    next(layer.children(), None) is None or next(layer.parameters(recurse=False), None) is not None
-                ):
-                    layer.register_forward_hook(look(call.name + name.removeprefix("part")))
+            for name, layer in layers_that_run(shadow):
+                layer.register_forward_hook(look(call.name + name.removeprefix("part")))
             if _ran_again(call, shadow) and found:
                 return found[0]
         return None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from lightning_mp.precision.hookable_modules import hookable_modules
+from lightning_mp.precision.hookable_modules import layers_that_run
 
 
 class ForwardTrace:
@@ -48,11 +48,8 @@ class ForwardTrace:
         """
         if self._handles or is_compiled(module):
             return
-        for name, layer in hookable_modules(module):
-            if name and (
-                next(layer.children(), None) is None or next(layer.parameters(recurse=False), None) is not None
-            ):
-                self._handles.append(layer.register_forward_hook(self._hook(name)))
+        for name, layer in layers_that_run(module):
+            self._handles.append(layer.register_forward_hook(self._hook(name)))
 
     def detach(self) -> None:
         """Take the hooks off; the flags stay."""

@@ -26,6 +26,24 @@ def hookable_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, inner
 
 
+def layers_that_run(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """What counts as a layer of a module: all inside it that own parameters, or have no children, and take hooks.
+
+    Args:
+        module: The outermost module, which is not among them.
+
+    Yields:
+        Pairs of name and module, in the order of `named_modules`.
+
+    Example:
+        >>> [name for name, _ in layers_that_run(nn.Sequential(nn.Sequential(nn.Linear(1, 1)), nn.ReLU()))]
+        ['0.0', '1']
+    """
+    for name, inner in hookable_modules(module):
+        if name and (next(inner.children(), None) is None or next(inner.parameters(recurse=False), None) is not None):
+            yield name, inner
+
+
 def scripted_modules(module: nn.Module, *, at_least_dims: int = 0) -> dict[str, nn.Module]:
     """Modules that are TorchScript, scripted or traced; of nested ones the outermost.
 

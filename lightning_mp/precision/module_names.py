@@ -11,6 +11,27 @@ from torch import nn
 from lightning_mp.errors import ConfigurationError
 
 
+def modules_by_name(module: nn.Module) -> dict[str, nn.Module]:
+    """All modules inside a module, by name; what `torch.compile` puts in front of a name is left out.
+
+    Args:
+        module: The outermost module, which is not among them.
+
+    Returns:
+        Modules in the order of `named_modules`; of a compiled one the module that was compiled.
+
+    Example:
+        >>> import torch
+        >>> list(modules_by_name(nn.Sequential(torch.compile(nn.Sequential(nn.Linear(1, 1)), backend="eager"))))
+        ['0', '0.0']
+    """
+    named = {}
+    for name, inner in module.named_modules():
+        if name and not hasattr(inner, "_orig_mod"):  # the wrapper of torch.compile; the module inside counts
+            named[name.replace("_orig_mod.", "").removesuffix("._orig_mod").removeprefix("_orig_mod.")] = inner
+    return named
+
+
 def matching_modules(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
     """Modules inside a module whose name matches a pattern; of nested ones the outermost.
 
@@ -30,10 +51,7 @@ def matching_modules(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn
         >>> list(matching_modules(net, ["0", "[2-9]"]))
         ['0', '2']
     """
-    named = {}
-    for name, inner in module.named_modules():
-        if name and not hasattr(inner, "_orig_mod"):  # the wrapper of torch.compile; the module inside counts
-            named[name.replace("_orig_mod.", "").removesuffix("._orig_mod").removeprefix("_orig_mod.")] = inner
+    named = modules_by_name(module)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in named):
             near = get_close_matches(pattern, named, n=1, cutoff=0.0)
