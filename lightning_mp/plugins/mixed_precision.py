@@ -42,9 +42,9 @@ def mixed_precision(
         init_scale: Loss scale to begin with.
         growth_interval: Steps in a row without overflow before the scale doubles; None for 200, a tenth of torch's,
             with which one bad batch in 1000 steps already kills a scale without a floor.
-        total_steps: Optimizer steps of the run, about, where `growth_interval` is None: a short run gets a shorter
-            interval, a fiftieth of its steps but at least 10, so that the scale finds its place in time; after an
-            overflow it waits ten times as long, up to 200 steps.
+        total_steps: Optimizer steps of the run, about, where `growth_interval` is None: a run below 10 000 gets a
+            shorter interval, a fiftieth of its steps but at least 10, so that the scale finds its place in time. It has
+            no steps to lose: after an overflow the scale falls to an eighth, and waits 200 steps before it grows.
         min_scale: Floor of the loss scale.
         max_scale: Ceiling of the loss scale.
 
@@ -72,16 +72,18 @@ def mixed_precision(
             f"`total_steps` must be at least 1 and excludes `growth_interval`, got {total_steps!r}",
             "give the steps of the run, or the interval",
         )
-    retry_interval = None
+    retry_interval, backoff_factor = None, 0.5
     if growth_interval is None:
         growth_interval = 200 if total_steps is None else min(max(total_steps // 50, 10), 200)
-        retry_interval = min(10 * growth_interval, 200)
+        if growth_interval < 200:
+            retry_interval, backoff_factor = 200, 0.125
     place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     scaler = BoundedGradScaler(  # made for every precision, so that wrong scales are found on every machine
         place,
         init_scale=init_scale,
         growth_interval=growth_interval,
         retry_interval=retry_interval,
+        backoff_factor=backoff_factor,
         min_scale=min_scale,
         max_scale=max_scale,
     )

@@ -69,6 +69,35 @@ def test_the_growth_interval_is_fitted_to_the_length_of_the_run(total, interval)
     assert mixed_precision("16-mixed", "cpu", total_steps=total).scaler.get_growth_interval() == interval
 
 
+@pytest.mark.parametrize(
+    ("arguments", "after"),
+    [
+        ({"total_steps": 400}, (128.0, 200)),
+        ({"total_steps": 9_999}, (128.0, 200)),
+        ({"total_steps": 10_000}, (512.0, 200)),
+        ({"growth_interval": 7}, (512.0, 7)),
+        ({}, (512.0, 200)),
+    ],
+)
+def test_a_short_run_steps_back_far_after_an_overflow(arguments, after):
+    """Steps are counted by hand: one that overflows, then those without until the scale grows again."""
+    scaler = mixed_precision("16-mixed", "cpu", init_scale=1024.0, **arguments).scaler
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.0)
+
+    def step(loss):
+        scaler.scale(weight * loss).sum().backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return scaler.get_scale()
+
+    scale, waited = step(float("inf")), 1
+    while step(1.0) == scale:
+        waited += 1
+    assert (scale, waited) == after
+
+
 def test_a_scale_finds_its_place_within_a_short_run():
     class Small(BoringModel):
         def training_step(self, batch, batch_idx):
