@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 1 << 17
 """Rows a batch: what a column's numbers need then fits into a processor's own cache."""
+_BUFFER: Final = 1 << 20
+"""Bytes of a column that are read at once: without it all of a row group's, and a row group may be the whole file."""
 
 Batch = tuple[list[pa.Array], int, str]
 """Columns, rows, and the split they belong to (`""` where there is none)."""
@@ -133,7 +135,7 @@ def _parquet(path: Path) -> AuditSource:
     def read(places: Sequence[int]) -> Iterator[Batch]:
         names = [schema.names[place] for place in places] if plain else None
         try:
-            with parquet.ParquetFile(path, pre_buffer=False) as opened:
+            with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER >> 2) as opened:
                 for batch in opened.iter_batches(BATCH_ROWS, columns=names):
                     columns = batch.columns if plain else [batch.column(place) for place in places]
                     order = {name: index for index, name in enumerate(batch.schema.names)} if names else {}
@@ -144,15 +146,19 @@ def _parquet(path: Path) -> AuditSource:
     @contextmanager
     def columns() -> Iterator[Callable[[int], Iterator[pa.Array]]]:
         def column(place: int) -> Iterator[pa.Array]:
-            # Decoded by the thread that needs it, while it is still in its processor's cache.
-            for batch in opened.iter_batches(BATCH_ROWS, columns=[schema.names[place]], use_threads=False):
-                yield batch.column(0)
+            try:
+                # Decoded by the thread that needs it, while it is still in its processor's cache.
+                for batch in opened.iter_batches(BATCH_ROWS, columns=[schema.names[place]], use_threads=False):
+                    yield batch.column(0)
+            except (pa.ArrowException, OSError) as error:
+                raise _damaged(path, "Parquet", error) from error
 
         try:
-            with parquet.ParquetFile(path, metadata=file.metadata, pre_buffer=False) as opened:
-                yield column
+            opened = parquet.ParquetFile(path, metadata=file.metadata, pre_buffer=False, buffer_size=_BUFFER)
         except (pa.ArrowException, OSError) as error:
             raise _damaged(path, "Parquet", error) from error
+        with opened:
+            yield column
 
     fields = [(f.name, f.type) for f in schema]
     return AuditSource(name=str(path), fields=fields, rows=rows, read=read, columns=columns if plain else None)

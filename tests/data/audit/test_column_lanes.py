@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -88,3 +91,16 @@ def test_stopped_by_the_user_it_ends_without_the_other_columns(tmp_path, monkeyp
 
     with pytest.raises(KeyboardInterrupt):
         audit(path, progress=stop)
+
+
+@pytest.mark.parametrize("label", [None, "y"])
+def test_a_row_group_that_is_the_whole_file_is_not_held_at_once(tmp_path, label):
+    path, rng = tmp_path / "t.parquet", np.random.default_rng()
+    columns = {name: rng.random(4_000_000, dtype=np.float32) for name in ("x", "y")}  # 16 MB each
+    pq.write_table(pa.table(columns), path, row_group_size=4_000_000, use_dictionary=False, compression="none")
+    code = (
+        "import sys, pyarrow as pa; from lightning_mp.data.audit.audit import audit; "
+        "audit(sys.argv[1], label=sys.argv[2] or None); print(pa.default_memory_pool().max_memory())"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path), label or ""], capture_output=True, check=True)
+    assert int(done.stdout) < 12_000_000
