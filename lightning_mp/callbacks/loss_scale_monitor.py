@@ -196,7 +196,7 @@ class LossScaleMonitor(Callback):
 
     def _settle(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *, read_device: bool) -> None:
         watch = self._watch
-        if watch is None:
+        if watch is None or not (read_device or watch.is_unsettled):
             return
         for attempt, skipped in watch.settled(read_device=read_device):
             scale = self.history.scale

@@ -86,15 +86,16 @@ def clip_gradients(
     Source:
         The formula of `torch.nn.utils.clip_grad_norm_`, with its 1e-6.
     """
-    values = [gradient for parameter in parameters if (gradient := _values(parameter)) is not None]
+    values = _values(parameters)
     if not values:
         return None
-    norm = _norm(values)
+    groups = _by_device(values)
+    norm = _norm(groups)
     unscaled = norm if scale is None else norm / scale.to(norm.device)
     if max_norm is not None:
         # A norm that is not finite counts as zero here: the factor is 1 then.
         factor = (max_norm / (unscaled.nan_to_num(0.0, 0.0) + _EPSILON)).clamp(max=1.0)
-        for group in _by_device(values):
+        for group in groups:
             torch._foreach_mul_(group, factor.to(group[0].device))
         return Clipped(norm=unscaled, max_norm=max_norm)
     limit = math.inf if max_value is None else max_value
@@ -109,26 +110,33 @@ def clip_gradients(
     return Clipped(norm=unscaled, beyond=beyond)
 
 
-def _values(parameter: Tensor) -> Tensor | None:
-    """What is stored of a parameter's gradient; a sparse one is coalesced on the parameter itself."""
-    gradient = parameter.grad
-    if gradient is None or gradient.numel() == 0:
-        return None
-    if gradient.layout is torch.sparse_coo:
-        if not gradient.is_coalesced():
-            parameter.grad = gradient = coalesced(gradient)
-        return gradient._values() if gradient._nnz() else None  # noqa: SLF001  `values()` may not be changed in place
-    return gradient
+def _values(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """What is stored of the gradients of parameters; a sparse one is coalesced on the parameter itself."""
+    values: list[Tensor] = []
+    for parameter in parameters:  # hundreds of them each step: one loop, and nothing called from it that need not be
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if gradient.is_sparse:
+            if not gradient.is_coalesced():
+                parameter.grad = gradient = coalesced(gradient)
+            gradient = gradient._values()  # noqa: SLF001  `values()` may not be changed in place
+        if gradient.numel():
+            values.append(gradient)
+    return values
 
 
-def _norm(values: list[Tensor]) -> Tensor:
+def _norm(groups: list[list[Tensor]]) -> Tensor:
     """2-norm of all tensors together, in float32, or in float64 where one of them is."""
-    device = values[0].device
-    wide = torch.float64 if any(value.dtype is torch.float64 for value in values) else torch.float32
+    wide = (
+        torch.float64 if any(torch.float64 in {value.dtype for value in group} for group in groups) else torch.float32
+    )
     norms: list[Tensor] = []
-    for group in _by_device(values):
+    for group in groups:
         norms += torch._foreach_norm(group, 2, dtype=wide)  # noqa: SLF001  as torch's own clipping does
-    together: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]))
+    if len(groups) > 1:
+        norms = [norm.to(groups[0][0].device) for norm in norms]
+    together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return together
 
 

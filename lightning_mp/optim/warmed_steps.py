@@ -125,7 +125,7 @@ class WarmedSteps:
         found_inf = getattr(optimizer, "found_inf", None)
         if isinstance(found_inf, Tensor):
             self._copy(found_inf)
-        elif any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]):
+        elif _has_gradient(optimizer):
             self._steps += 1
 
     def _copy(self, found_inf: Tensor) -> None:
@@ -144,6 +144,14 @@ class WarmedSteps:
                 self._copied.synchronize()  # waits for the last step alone, not for what was queued since
             self._steps += int(self._skipped_on_host) == 0
             self._unread = False
+
+
+def _has_gradient(optimizer: Optimizer) -> bool:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                return True
+    return False
 
 
 def _scheduled_in_state(_: Optimizer, state_dict: dict[str, Any]) -> None:

@@ -127,11 +127,11 @@ class GradientSample:
 
     def _hook(self, name: str) -> object:
         def take(gradient: Tensor) -> None:
-            values = gradient.detach()
+            values = gradient.detach() if gradient.requires_grad else gradient
             if values.is_sparse:
                 values = values._values()  # noqa: SLF001 - `values()` wants it coalesced
             if values.numel() and name not in self._taken:  # a shared weight's gradient arrives as one sum
-                least, most = torch.aminmax(values)
+                least, most = torch.aminmax(_in_memory_order(values))
                 self._taken[name] = (spread(values, self._samples), least.float(), most.float())
 
         return take
@@ -151,10 +151,21 @@ def spread(values: Tensor, samples: int) -> Tensor:
         >>> spread(torch.arange(12.0).view(3, 4), 5)
         tensor([ 0.,  5., 10.])
     """
-    flat = values.mT.reshape(-1) if values.dim() >= 2 and values.mT.is_contiguous() else values.reshape(-1)
-    step = max(1, -(-flat.numel() // samples))
-    width = values.shape[-1] if values.dim() else 1
-    rows = values.shape[-2] if values.dim() >= 2 else 1
-    while step > 1 and math.gcd(step, width * rows) > 1:
-        step += 1
-    return flat[::step].float() if values.dtype is not torch.float32 else flat[::step].clone()
+    flat = _in_memory_order(values)
+    size = flat.numel()
+    step = max(1, -(-size // samples))
+    if step > 1:
+        across = math.prod(values.shape[-2:])
+        while math.gcd(step, across) > 1:
+            step += 1
+    taken = flat.as_strided((-(-size // step),), (step * flat.stride(0),))
+    return taken.float() if taken.dtype is not torch.float32 else taken.clone()
+
+
+def _in_memory_order(values: Tensor) -> Tensor:
+    """A tensor as one row, without a copy of it where its values lie together, be it transposed."""
+    if values.is_contiguous():
+        return values.view(-1)
+    if values.dim() >= 2 and (turned := values.mT).is_contiguous():
+        return turned.reshape(-1)
+    return values.reshape(-1)

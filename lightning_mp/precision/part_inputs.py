@@ -38,13 +38,16 @@ class _Remember:
         return _Remember, ()
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self.inputs is not None and self.inputs.listeners and not torch.compiler.is_compiling():
-            self.inputs.see(self.name, module, args, kwargs)
+        inputs = self.inputs
+        if inputs is not None and inputs.listeners and not torch.compiler.is_compiling():
+            inputs.see(self.name, module, args, kwargs)
 
 
 @dataclass(eq=False)
 class PartInputs:
     """Hooks on a module's parts, shared by all who asked for them, and the calls they saw.
+
+    A lookup in a plain embedding table gives rows of it, and these are finite where the table is: it has no hook.
 
     Args:
         module: The module they stand on.
@@ -59,6 +62,7 @@ class PartInputs:
     calls: list[PartCall] = field(default_factory=list)
     handles: dict[str, RemovableHandle] = field(default_factory=dict)
     fed: set[str] = field(default_factory=set)
+    unfed: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, module: nn.Module) -> PartInputs:
@@ -81,9 +85,10 @@ class PartInputs:
 
     def drop_unfed(self) -> None:
         """Take the hooks off that only read activations; there may be hundreds of them."""
-        if self.fed and len(self.handles) > len(self.fed):
-            for name in self.handles.keys() - self.fed:
+        if self.unfed:
+            for name in self.unfed - self.fed:
                 self.handles.pop(name).remove()
+            self.unfed.clear()
 
     def leave(self, user: object) -> None:
         """Forget one who asked for the hooks.
@@ -103,10 +108,13 @@ class PartInputs:
         leaves = args
         if kwargs or [1 for value in args if type(value) is not Tensor]:  # seldom; the rest is plain for its speed
             leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if not leaves or [1 for leaf in leaves if leaf.grad_fn is not None] or not torch.is_grad_enabled():
+        if not leaves or not torch.is_grad_enabled():
+            return
+        if [1 for leaf in leaves if leaf.grad_fn is not None]:
+            self.unfed.add(name)
             return
         self.fed.add(name)
-        device_type = leaves[0].device.type
+        device_type = "cpu" if leaves[0].is_cpu else leaves[0].device.type
         autocast, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
         self.calls.append(PartCall(name, module, args, kwargs, device_type, autocast, dtype))
 
@@ -116,5 +124,13 @@ def _parts(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
         scripted = scripted_modules(child)
         if isinstance(child, nn.ModuleList | nn.ModuleDict) or (scripted and "" not in scripted):
             yield from _parts(child, f"{prefix}{name}.")
-        elif not scripted:
+        elif not scripted and not _only_looks_up(child):
             yield prefix + name, child
+
+
+def _only_looks_up(module: nn.Module) -> bool:
+    return (
+        isinstance(module, nn.Embedding)
+        and type(module).forward is nn.Embedding.forward
+        and "forward" not in vars(module)
+    )

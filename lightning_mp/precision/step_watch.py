@@ -32,6 +32,9 @@ class StepWatch:
         scaler: The gradient scaler, which must be enabled.
         optimizers: Optimizers, in the order their positions are counted.
         name_layers: Whether to look for the layers of an overflow.
+
+    Attributes:
+        settings: How the scaler moves its scale, as it stood at the last skip or the last read from the device.
     """
 
     def __init__(self, scaler: GradScaler, optimizers: Sequence[Optimizer], *, name_layers: bool = True) -> None:
@@ -51,25 +54,12 @@ class StepWatch:
         self._order: dict[int, int] = {}
         self._batch: Any = None
         self._batches = 0
-        self._settings = ScalerSettings()
-        self._settings_of: tuple[float, float, int] | None = None
+        self.settings = _settings(scaler)
 
     @property
-    def settings(self) -> ScalerSettings:
-        """How the scaler moves its scale; reads nothing from the device."""
-        scaler = self._scaler
-        now = (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
-        if self._settings_of != now:
-            bounds = {"floor": getattr(scaler, "min_scale", None), "ceiling": getattr(scaler, "max_scale", None)}
-            self._settings_of = now
-            self._settings = ScalerSettings(
-                growth_factor=now[0],
-                backoff_factor=now[1],
-                growth_interval=now[2],
-                retry_interval=getattr(scaler, "retry_interval", 0),
-                **{name: float(bound) for name, bound in bounds.items() if bound is not None},
-            )
-        return self._settings
+    def is_unsettled(self) -> bool:
+        """Whether a step was tried that `settled` has not told of."""
+        return bool(self._attempts)
 
     @property
     def scale(self) -> float:
@@ -143,10 +133,12 @@ class StepWatch:
         Returns:
             Pairs of the attempt and whether it was skipped.
         """
+        if read_device:
+            self.settings = _settings(self._scaler)
         if not self._attempts:
             return []
         unread = [attempt.found_inf for attempt in self._attempts if attempt.found_inf is not None]
-        if read_device and unread:
+        if unread and read_device:
             values = iter(torch.stack([value.to(unread[0].device) for value in unread]).tolist())
             for attempt in self._attempts:
                 if attempt.found_inf is not None:
@@ -155,6 +147,8 @@ class StepWatch:
         while self._attempts and self._attempts[0].found_inf is None:
             attempt = self._attempts.pop(0)
             known.append((attempt, not attempt.taken))
+            if not attempt.taken:
+                self.settings = _settings(self._scaler)
             self._traced_steps_left = max(0, self._traced_steps_left - 1)
         return known
 
@@ -243,3 +237,14 @@ class StepWatch:
             for name, parameter in module.named_parameters()
             if parameter.grad is not None and id(parameter) in own
         }
+
+
+def _settings(scaler: GradScaler) -> ScalerSettings:
+    bounds = {"floor": getattr(scaler, "min_scale", None), "ceiling": getattr(scaler, "max_scale", None)}
+    return ScalerSettings(
+        growth_factor=scaler.get_growth_factor(),
+        backoff_factor=scaler.get_backoff_factor(),
+        growth_interval=scaler.get_growth_interval(),
+        retry_interval=getattr(scaler, "retry_interval", 0),
+        **{name: float(bound) for name, bound in bounds.items() if bound is not None},
+    )

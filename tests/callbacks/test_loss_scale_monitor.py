@@ -135,6 +135,44 @@ def test_the_copy_of_the_scale_follows_the_scaler(toy, make_trainer, batches):
     assert len({true for _, true in seen}) > 3
 
 
+def test_a_scaler_set_anew_in_the_middle_is_followed_from_the_next_logging_step_on(toy, make_trainer, batches):
+    monitor, seen = LossScaleMonitor(), []
+
+    class Change(pl.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if batch_idx == 3:
+                trainer.scaler.set_growth_interval(7)
+                trainer.scaler.set_growth_factor(4.0)
+            seen.append((batch_idx, monitor.history.scale, trainer.scaler.get_scale()))
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=1000)
+    make_trainer(callbacks=[monitor, Change()], scaler=scaler, log_every_n_steps=6).fit(toy(bad={13}), batches(24))
+    assert all(copy_ == true for number, copy_, true in seen if number >= 5)
+    assert len({true for _, _, true in seen}) == 4
+
+
+def test_a_table_with_a_bad_row_is_named_at_the_first_skip(make_trainer):
+    class Table(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.tables, self.last = nn.ModuleList([nn.Embedding(6, 4), nn.Embedding(6, 4)]), nn.Linear(8, 1)
+
+        def training_step(self, batch, batch_idx):
+            return self.last(torch.cat([table(batch[0]) for table in self.tables], 1)).float().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.0)
+
+    module, monitor = Table(), LossScaleMonitor()
+    with torch.no_grad():
+        module.tables[1].weight[4, 2] = float("nan")
+    ids = torch.tensor([0, 1, 2, 3, 4, 5])
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ids), batch_size=2)
+    make_trainer(callbacks=[monitor]).fit(module, loader)
+    (event,) = monitor.events
+    assert (event.step, event.origin, event.layers[0]) == (2, "forward", "tables.1")
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_event_names_scale_origin_and_layers_of_a_backward_overflow(toy, make_trainer, batches, fused):
     monitor = LossScaleMonitor()

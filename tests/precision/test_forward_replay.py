@@ -92,3 +92,58 @@ def test_two_replays_share_the_hooks_of_a_module_and_see_their_own_time():
     second.detach()
     assert not any(inner._forward_pre_hooks for inner in net.modules())
     assert copy.deepcopy(net)[0][0].weight.shape == (8, 4)
+
+
+class Tabular(nn.Module):
+    """A table, one of a class of its own, a layer that reads the batch, and one that reads activations only."""
+
+    def __init__(self):
+        super().__init__()
+
+        class Scaled(nn.Embedding):
+            def forward(self, ids):
+                return super().forward(ids) * 1e38
+
+        self.tables = nn.ModuleList([nn.Embedding(9, 4), Scaled(9, 4)])
+        self.bottom, self.top = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, ids, x):
+        return self.top(self.tables[0](ids) + self.tables[1](ids).clamp(-1, 1) + self.bottom(x).float())
+
+
+def test_a_plain_table_has_no_hook_for_its_rows_are_finite_where_it_is():
+    net, replay = Tabular(), ForwardReplay()
+    net.tables[1].weight.data.mul_(1e3)
+    ids, x = torch.randint(9, (5,)), torch.randn(5, 3)
+    replay.attach(net)
+    net(ids, x)
+    hooked = {name for name, inner in net.named_modules() if inner._forward_pre_hooks}
+    assert hooked == {"tables.1", "bottom", "top"}
+    replay.pause()
+    assert replay.non_finite_layers() == ("tables.1",)
+    replay.attach(net)  # the next batch: what has read activations only is left alone from now on
+    hooked = {name for name, inner in net.named_modules() if inner._forward_pre_hooks}
+    assert hooked == {"tables.1", "bottom"}
+    replay.detach()
+    assert not any(inner._forward_pre_hooks for inner in net.modules())
+
+
+def test_where_only_tables_read_the_batch_no_hook_stays():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.top, self.unused = nn.Embedding(9, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+
+        def forward(self, ids):
+            return self.top(self.table(ids).sum(1))
+
+    net, replay = Pooled(), ForwardReplay()
+    for _ in range(2):
+        replay.forget()
+        replay.attach(net)
+        net(torch.randint(9, (5, 2)))
+    assert [name for name, inner in net.named_modules() if inner._forward_pre_hooks] == ["unused"]
+    net.unused(torch.full((2, 4), float("inf")))  # a part that runs for the first time after the first batch
+    replay.detach()
+    assert replay.non_finite_layers() == ("unused",)
+    assert not any(inner._forward_pre_hooks for inner in net.modules())
