@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from glob import escape
 
 import lightning.pytorch as pl
 import torch
@@ -15,7 +16,7 @@ from lightning_mp.errors import LightningMPWarning
 from lightning_mp.precision.float32_layers import Float32Layers
 from lightning_mp.precision.hookable_modules import scripted_modules
 from lightning_mp.precision.layers_near_overflow import NearOverflow
-from lightning_mp.precision.module_names import matching_modules
+from lightning_mp.precision.module_names import matching_modules, modules_by_name
 
 
 class KeptLayers:
@@ -23,8 +24,8 @@ class KeptLayers:
 
     Args:
         module: The outermost module.
-        patterns: Names or patterns of the layers.
-        named: Whether the user named them: TorchScript among them is warned of.
+        patterns: Names of the layers, or patterns where the user named them.
+        named: Whether the user did: TorchScript among them is warned of.
         dtype: What autocast computes in.
         verified: Where the verdicts on their gradients go, by layer; None to look at none.
     """
@@ -38,7 +39,7 @@ class KeptLayers:
         dtype: torch.dtype,
         verified: dict[str, bool] | None,
     ) -> None:
-        found = matching_modules(module, patterns)
+        found = matching_modules(module, patterns if named else [escape(name) for name in patterns])
         layers = {name: layer for name, layer in found.items() if not isinstance(layer, torch.jit.ScriptModule)}
         wanted = [*found] if named else scripted_modules(module, at_least_dims=2)
         if left := ", ".join(f"`{name}`" for name in wanted if name not in layers):
@@ -64,8 +65,10 @@ class KeptLayers:
         Returns:
             The largest magnitude seen in those that are new, by name.
         """
-        new = {}
-        for name, layer in matching_modules(module, list(near.layers)).items() if near.layers else ():
+        new, modules = {}, modules_by_name(module)
+        for name, layer in modules.items():
+            if name not in near.layers or any(name.startswith(f"{outer}.") for outer in near.layers):
+                continue
             if isinstance(layer, torch.jit.ScriptModule) or "forward" in vars(layer):
                 self._warn(
                     name,
@@ -84,7 +87,7 @@ class KeptLayers:
         if new:
             self._float32.append(Float32Layers(new))
             outermost = [name for name in self.names if not any(name.startswith(f"{outer}.") for outer in new)]
-            self.names = tuple(matching_modules(module, [*outermost, *new]))  # in the order of a run that is resumed
+            self.names = tuple(name for name in modules if name in {*outermost, *new})  # as in a run that is resumed
             if self._verified is not None:
                 self._checks.append(Float32Verification(new, self._dtype, self._verified))
             told = ", ".join(f"`{name}` ({_reach(near.layers[name])})" for name in new)

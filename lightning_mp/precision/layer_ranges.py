@@ -32,6 +32,7 @@ class LayerRange:
         feeds: The layers last passed on the way to what went in.
         result_short: Whether what came out was of 16 bits.
         kept: Whether the layer is in float32 already.
+        began: Whether it once made something that isn't finite of what was.
     """
 
     layer: str
@@ -42,6 +43,7 @@ class LayerRange:
     feeds: set[str] = field(default_factory=set)
     result_short: bool = False
     kept: bool = False
+    began: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,8 +163,10 @@ class LayerRanges:
         for call in self._calls:
             seen = call.range
             entry = found.setdefault(seen.layer, seen)
-            entry.entered = max([entry.entered, *(numbers[place] for place in call.entered)])
-            entry.computed = max([entry.computed, *(numbers[place] for place in call.computed)])
+            entered = max((numbers[place] for place in call.entered), default=0.0)
+            computed = max((numbers[place] for place in call.computed), default=0.0)
+            entry.entered, entry.computed = max(entry.entered, entered), max(entry.computed, computed)
+            entry.began = entry.began or computed == math.inf > entered
             entry.short, entry.direct = entry.short or seen.short, entry.direct and seen.direct
             entry.result_short = entry.result_short or seen.result_short
             entry.feeds |= seen.feeds

@@ -67,7 +67,7 @@ def layers_near_overflow(
         if entry.direct or not entry.short or any(other.computed > limit for other in feeding):
             continue
         # Made large on the way, by what stands between the layers.
-        short = [other.layer for other in feeding if other.result_short and _may_be_kept(other, modules)]
+        short = [other.layer for other in feeding if other.result_short and _is_cast(other, modules)]
         if short:
             for name in sorted(short, key=list(seen).index):
                 found.layers.setdefault(name, size)
@@ -80,19 +80,24 @@ def layers_near_overflow(
 
 def _size(entry: LayerRange, seen: Mapping[str, LayerRange], limit: float) -> float | None:
     """The magnitude that speaks against a layer in float16, or None."""
+    if entry.began:
+        return math.inf
     if math.isfinite(entry.entered):
         largest = max(entry.entered, entry.computed)
         return largest if largest > limit else None
     feeding = [seen[name] for name in entry.feeds if name in seen]
-    began = [math.isfinite(other.entered) and not math.isfinite(other.computed) for other in feeding]
     made_between = bool(feeding) and all(math.isfinite(other.computed) for other in feeding)
-    return math.inf if made_between or any(began) else None
+    return math.inf if made_between or any(other.began for other in feeding) else None
+
+
+def _is_cast(entry: LayerRange, modules: Mapping[str, nn.Module]) -> bool:
+    return entry.layer in modules and not isinstance(modules[entry.layer], _NEVER_SHORT)
 
 
 def _may_be_kept(entry: LayerRange, modules: Mapping[str, nn.Module]) -> bool:
-    module = modules.get(entry.layer)
-    if module is None or isinstance(module, _NEVER_SHORT):
+    if not _is_cast(entry, modules):
         return False
+    module = modules[entry.layer]
     # What makes nothing larger and has no product, such as ReLU, is right in the format of what it is given.
     only_follows = isinstance(module, _NORMS) or next(module.parameters(), None) is None
     return not only_follows or entry.computed > entry.entered

@@ -379,3 +379,19 @@ def test_the_report_says_why_a_layer_is_kept(make_trainer, tmp_path):
     assert why["net.cross.5"] == "overflowed in the forward pass"
     for name, size in keep.near_overflow.items():
         assert math.isinf(size) or why[name] == f"reached |x| = {size:.4g} in float16"
+
+
+def test_names_with_brackets_are_names(make_trainer):
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleDict({"in[0]": nn.Linear(4, 4), "mid[0]": nn.Linear(4, 4), "out[0]": nn.Linear(4, 1)})
+
+        def forward(self, x: Tensor) -> Tensor:
+            for part in self.parts.values():
+                x = part(x)
+            return x.squeeze(1)
+
+    keep = KeepInFP32(largest_activation=1e-6)
+    make_trainer(callbacks=[keep]).fit(Ranker(Named()), loader(4))
+    assert keep.layers == ("net.parts.in[0]", "net.parts.mid[0]", "net.parts.out[0]")

@@ -140,8 +140,37 @@ class OwnProduct(Inline):
         return self.top(self.product(x0, self.left(x0)))
 
 
+class Relu(Inline):
+    """What stands before the product is a ReLU, which itself makes nothing large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = nn.ReLU()
+
+    def forward(self, x):
+        x0 = self.relu(self.bottom(x))
+        return self.top(x0 * self.relu(self.left(x0)))
+
+
+class Again(Bottom):
+    """One layer twice: its first output overflows, and is its second input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = scaled(6, 1e3)
+
+    def forward(self, x):
+        return self.top(self.again(self.again(self.bottom(x))))
+
+
+def test_a_layer_that_runs_again_on_what_it_made_infinite_is_blamed():
+    x = torch.randn(64, 6)
+    assert {"again"} <= set(judge(Again(), x).layers) <= {"again", "top"}
+
+
 @pytest.mark.parametrize(
-    ("kind", "layer"), [(Inline, "left"), (Parent, "cross.linear"), (OwnParameters, "cross"), (OwnProduct, "product")]
+    ("kind", "layer"),
+    [(Relu, "relu"), (Inline, "left"), (Parent, "cross.linear"), (OwnParameters, "cross"), (OwnProduct, "product")],
 )
 def test_where_a_product_is_too_large_keeping_what_is_named_cures_it(kind, layer):
     net, x = kind(), torch.randn(64, 6)
