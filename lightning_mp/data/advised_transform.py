@@ -10,6 +10,7 @@ from lightning_mp.data.audit.column_names import words_of
 from lightning_mp.data.audit.number_state import NumberState
 from lightning_mp.data.audit.statistics import column_statistics
 from lightning_mp.data.audit.thresholds import Thresholds
+from lightning_mp.data.chosen_rows import chosen_rows
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.schema import TransformKind
@@ -36,7 +37,7 @@ def advised_transform(
     if spec.transform != "auto":
         _require_rule(spec, limits)
         return spec.transform or "zscore", limits, ""
-    known = training[~np.isnan(training)]
+    known = chosen_rows(training, ~np.isnan(training))
     thresholds = Thresholds()
     ruled_out = set(words_of(spec.column or spec.name)) & set(thresholds.never_negative)
     reason = ""
@@ -44,7 +45,8 @@ def advised_transform(
         limits["valid_from"] = 0.0
         reason = f"{np.count_nonzero(known < 0):,} below 0 count as missing; "
     _require_rule(spec, limits)
-    inside = known[(known >= limits.get("valid_from", -np.inf)) & (known <= limits.get("valid_to", np.inf))]
+    lowest, highest = limits.get("valid_from", -np.inf), limits.get("valid_to", np.inf)
+    inside = chosen_rows(known, (known >= lowest) & (known <= highest))
     state = NumberState()
     for start in range(0, len(inside), _PIECE):
         state.update(inside[start : start + _PIECE])

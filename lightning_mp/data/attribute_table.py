@@ -17,9 +17,12 @@ from lightning_mp.data.event_source import RowFile, open_source, source_files
 from lightning_mp.data.printable import printable
 from lightning_mp.data.rejects import Rejects
 from lightning_mp.data.row_screen import RowScreen
+from lightning_mp.data.table_spool import TableSpool
 from lightning_mp.errors import DataError
 
 Int64 = npt.NDArray[np.int64]
+_AT_ONCE = 1 << 20
+"""Events that are joined at a time; each time looks at the whole table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,7 @@ def join_attributes(
     keys = pa.concat_arrays([rows["key"].combine_chunks()]) if rows.num_rows else rows["key"].combine_chunks()
     encoded = keys.dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
-    asked = pc.index_in(events[key], value_set=encoded.dictionary).fill_null(-1).to_numpy().astype(np.int64)
+    first = np.zeros(0, dtype=np.int64)
     if table.time is None:
         first = np.full(len(encoded.dictionary) + 1, -1, dtype=np.int64)
         first[codes] = np.arange(len(codes))
@@ -98,13 +101,21 @@ def join_attributes(
             line, value = rows["line"][int(first[codes[again]])].as_py(), keys[again].as_py()
             problem = f"`{file}`, line {line:,}: the key {value!r} of `{table.key}` stands there a second time"
             raise DataError(problem, "keep one row a key, or name the column that says since when each holds: `time`")
-        found = first[asked]
-    else:
-        found = as_of(codes, rows["time"].to_numpy(), asked, events["time"].to_numpy())
-    where = pa.array(found, mask=found < 0)
+    spool, absent = TableSpool(), 0
+    for at in range(0, events.num_rows, _AT_ONCE):
+        some = events.select([key, "time"]).slice(at, _AT_ONCE)
+        asked = pc.index_in(some[key], value_set=encoded.dictionary).fill_null(-1).to_numpy().astype(np.int64)
+        if table.time is None:
+            found = first[asked]
+        else:
+            found = as_of(codes, rows["time"].to_numpy(), asked, some["time"].to_numpy())
+        where = pa.array(found, mask=found < 0)
+        spool.add(pa.table({name: rows[name].take(where) for name in attributes}))
+        absent += int(np.count_nonzero(found < 0))
+    joined = spool.table()
     for name in attributes:
-        events = events.append_column(name, rows[name].take(where))
-    return events, int(np.count_nonzero(found < 0))
+        events = events.append_column(name, joined[name])
+    return events, absent
 
 
 def _read(

@@ -17,6 +17,7 @@ from lightning_mp.data.audit.number_state import NumberState
 from lightning_mp.data.audit.score import column_score, table_score
 from lightning_mp.data.audit.statistics import column_statistics
 from lightning_mp.data.audit.thresholds import Thresholds
+from lightning_mp.data.chosen_rows import chosen_rows
 from lightning_mp.data.feature_columns import FeatureColumn
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.point_in_time import PointInTime
@@ -117,15 +118,16 @@ def audited(made: Sequence[FeatureColumn], training: npt.NDArray[np.bool_], gate
 
 
 def _judged(column: FeatureColumn, training: npt.NDArray[np.bool_], gate: AuditGate) -> dict[str, Any]:
-    rows = column.values[training].reshape(int(training.sum()), -1)
+    rows = chosen_rows(column.values, training)
+    rows = rows.reshape(len(rows), -1)
     score, words = 100.0, []
     # A flag beside a size is a flag and nothing to judge; the size of what is zero says nothing either.
-    sizes = rows[rows[:, 1] == 0, :1] if rows.shape[1] == 2 else rows
+    sizes = chosen_rows(rows, rows[:, 1] == 0)[:, :1] if rows.shape[1] == 2 else rows
     if len(sizes):
         state = NumberState()
-        values = _without_noise(column, np.ascontiguousarray(sizes[:, 0], dtype=np.float64))
-        for start in range(0, len(values), _PIECE):
-            state.update(values[start : start + _PIECE])
+        for start in range(0, len(sizes), _PIECE):
+            values = np.ascontiguousarray(sizes[start : start + _PIECE, 0], dtype=np.float64)
+            state.update(_without_noise(column, values))
         statistics = column_statistics(state)
         score = column_score(statistics, gate.policy) or 0.0
         thresholds = Thresholds()

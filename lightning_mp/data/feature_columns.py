@@ -10,12 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lightning_mp.data.column_codes import column_codes
 from lightning_mp.data.columns import Columns
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.imputation import ModeFill, empty_groups, fill_modes, fit_modes
 from lightning_mp.data.list_column import list_column
 from lightning_mp.data.needed_columns import mapped_column
 from lightning_mp.data.numeric_column import fit_numeric
+from lightning_mp.data.row_pieces import column_array, column_pieces, row_pieces
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.data.zone_clock import ZoneClock
 from lightning_mp.errors import DataError
@@ -23,6 +26,7 @@ from lightning_mp.schema import Feature
 
 Mask = npt.NDArray[np.bool_]
 _HOUR_US: Final = 3_600_000_000
+_DAY_US: Final = 24 * _HOUR_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,10 @@ def _categories(spec: FeatureSpec, table: pa.Table, training: Mask, columns: Col
 
 
 def _indicator(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> FeatureColumn:
-    missing = values.is_null().to_numpy().astype(np.float64)
+    missing, found = scratch_array(len(values), np.float64), 0
+    for place, piece in column_pieces(values):
+        missing[place] = piece.is_null().to_numpy(zero_copy_only=False)
+        found += int(np.count_nonzero(missing[place][training[place]]))
     feature = Feature(
         name=f"{spec.name}_missing",
         kind="numeric",
@@ -110,7 +117,7 @@ def _indicator(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> Fe
         missing="constant",
         missing_value=0.0,
     )
-    note = f"1 in {missing[training].mean():.1%} of the training rows"
+    note = f"1 in {found / np.count_nonzero(training):.1%} of the training rows"
     return FeatureColumn(feature=feature, values=missing, vocabulary=None, note=note)
 
 
@@ -118,10 +125,13 @@ def _indexed(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> Feat
     if spec.missing_rule == "refuse" and values.null_count:
         problem = f"feature `{spec.name}` is missing in {values.null_count:,} of {len(values):,} rows"
         raise DataError(problem, "fill the column, or use `missing: unknown`")
-    encoded = values.combine_chunks().dictionary_encode()
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    words = encoded.dictionary.to_pylist()
-    counts = np.bincount(codes[training & (codes >= 0)], minlength=len(words))
+    codes, distinct = column_codes(values)
+    words = distinct.to_pylist()
+    counts = np.zeros(len(words) + 1, dtype=np.int64)
+    for piece in row_pieces(len(codes), 1 << 19):
+        # The last place, which a code of -1 points to, is the missing value's.
+        counts += np.bincount(codes[piece][training[piece]] % (len(words) + 1), minlength=len(words) + 1)
+    counts = counts[:-1]
     seen = np.flatnonzero(counts)
     vocabulary = Vocabulary.from_counts(
         [words[code] for code in seen.tolist()],
@@ -129,24 +139,31 @@ def _indexed(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> Feat
         min_count=spec.min_count,
         max_size=spec.max_size,
     )
-    # The last place, which a code of -1 points to, is the missing value's.
     row_of = np.append(vocabulary.encode(words), np.int32(0)).astype(np.int32)
-    rows = row_of[codes]
-    known = float(np.mean(rows[training] > 0))
-    unseen = float(np.mean(rows[~training] == 0)) if not training.all() else 0.0
-    note = f"{vocabulary.size:,} entries, {known:.1%} of training rows known, {unseen:.1%} of later rows unknown"
+    rows, known, unknown = codes, 0, 0
+    for piece in row_pieces(len(codes)):
+        rows[piece] = row_of[codes[piece]]
+        known += int(np.count_nonzero(rows[piece][training[piece]]))
+        unknown += int(np.count_nonzero(rows[piece][~training[piece]] == 0))
+    trained = max(int(np.count_nonzero(training)), 1)
+    later = unknown / (len(rows) - trained) if trained < len(rows) else 0.0
+    note = (
+        f"{vocabulary.size:,} entries, {known / trained:.1%} of training rows known, {later:.1%} of later rows unknown"
+    )
     source = "int64" if pa.types.is_integer(values.type) else "string"
     return FeatureColumn(feature=_feature(spec, source, vocabulary), values=rows, vocabulary=vocabulary, note=note)
 
 
 def _calendar(spec: FeatureSpec, time: pa.ChunkedArray, zone: str) -> FeatureColumn:
-    moments = np.asarray(time.to_numpy(), dtype=np.int64)
-    local = ZoneClock(zone, moments).local(moments)
-    # 1970-01-01 was a Thursday, day 3 of a week that starts on Monday.
-    values = local // _HOUR_US % 24 if spec.of == "hour" else (local // (24 * _HOUR_US) + 3) % 7
+    moments = column_array(time, np.int64)
+    days = np.unique(np.concatenate([np.unique(moments[piece] // _DAY_US) for piece in row_pieces(len(moments))]))
+    clock, rows = ZoneClock(zone, days * _DAY_US), scratch_array(len(moments), np.int32)
+    for piece in row_pieces(len(moments)):
+        local = clock.local(moments[piece])
+        # 1970-01-01 was a Thursday, day 3 of a week that starts on Monday.
+        rows[piece] = (local // _HOUR_US % 24 if spec.of == "hour" else (local // _DAY_US + 3) % 7) + 1
     # All values that there are, seen or not: the clock is known beforehand.
     vocabulary = Vocabulary(list(range(24 if spec.of == "hour" else 7)))
-    rows = (values + 1).astype(np.int32)
     note = f"{vocabulary.size} entries, the {spec.of} in {zone}"
     return FeatureColumn(feature=_feature(spec, "int64", vocabulary), values=rows, vocabulary=vocabulary, note=note)
 

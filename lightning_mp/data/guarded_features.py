@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from lightning_mp.data.chosen_rows import chosen_rows, rows_at
 from lightning_mp.data.columns import Columns, EventFlags
 from lightning_mp.data.events import Progress
 from lightning_mp.data.feature_columns import FeatureColumn, feature_columns
@@ -19,13 +22,16 @@ from lightning_mp.data.leakage import (
     Samples,
     require_known,
     require_no_disguise,
-    require_no_full_history,
     require_replay,
 )
 from lightning_mp.data.log_rows import LogRows
 from lightning_mp.data.needed_columns import mapped_column
 from lightning_mp.data.point_in_time import PointInTime, point_in_time
+from lightning_mp.data.row_pieces import ROWS, column_array, row_pieces
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.data.sequence_columns import with_sequences
+from lightning_mp.data.taken_rows import taken_rows
+from lightning_mp.data.whole_log_means import require_no_full_history
 from lightning_mp.errors import ConfigurationError
 
 
@@ -70,7 +76,7 @@ def guarded_features(
         columns: Where the log keeps what.
         label: What rows are labelled with.
         guard: How closely features are looked at.
-        memory_limit: Bytes that DuckDB may take; `None` for most of the machine's.
+        memory_limit: Bytes that sorting the events may take; `None` for what all of them take at once.
         progress: Called with one line of text now and then.
 
     Returns:
@@ -80,17 +86,16 @@ def guarded_features(
         LeakageError: A feature knows what its row cannot know.
         DataError: A feature cannot be made.
     """
-    table = rows.log.table.take(pa.array(labelled.positions))
-    samples = {
-        name: Samples(
-            row=table["row"].to_numpy(),
-            time=table["time"].to_numpy(),
-            labels=labels,
-            user=rows.user[labelled.positions],
-            item=rows.item[labelled.positions],
-        )
-        for name, labels in labelled.columns.items()
-    }
+    places = labelled.positions
+    table = taken_rows(rows.log.table, places)
+    seen_by = Samples(
+        row=column_array(table["row"], np.int64),
+        time=rows_at(rows.time, places),
+        labels=labelled.labels,
+        user=rows_at(rows.user, places),
+        item=rows_at(rows.item, places),
+    )
+    samples = {name: replace(seen_by, labels=labels) for name, labels in labelled.columns.items()}
     for name, seen in samples.items():
         _look_at_numbers(specs, table, seen, name=name, columns=columns, label=label, guard=guard)
     histories = {spec.name: past for spec in specs if spec.kind != "sequence" and (past := spec.past) is not None}
@@ -102,7 +107,7 @@ def guarded_features(
         )  # fmt: skip
     for name, found in made.items():
         table = table.append_column(history_column(name), pa.array(found.values, from_pandas=True))
-    training = labelled.parts == "train"
+    training = labelled.training
     features = feature_columns(specs, table, training, columns)
     for feature in features:
         for seen in samples.values() if feature.feature.kind == "categorical" else ():
@@ -123,26 +128,41 @@ def _histories(
 ) -> dict[str, PointInTime]:
     flags = tuple(columns.event.flags) if isinstance(columns.event, EventFlags) else None
     events = rows.log.table
-    for name in ("user", "item"):
-        codes = rows.user if name == "user" else rows.item
-        events = events.set_column(events.column_names.index(name), name, pa.array(codes))
+    for name, numbers in (("user", rows.user), ("item", rows.item), ("time", rows.time)):
+        events = events.set_column(events.column_names.index(name), name, pa.array(numbers))
     if flags is not None:
-        events = events.append_column("event", pa.array(["impression"] * events.num_rows))
+        events = events.append_column("event", _repeated("impression", events.num_rows))
     if any(history.of == LABEL for history in histories.values()):
         if not isinstance(label, ValueLabel):
             problem = "`history: {of: label}` is for a label that is a value of its own row, such as a rating"
             raise ConfigurationError(problem, "use the kind of event, as in `of: click`")
-        known = np.full(events.num_rows, np.nan)
-        known[labelled.positions] = labelled.labels
+        known = scratch_array(events.num_rows, np.float64)
+        known.fill(np.nan)
+        for piece in row_pieces(len(labelled.positions)):
+            known[labelled.positions[piece]] = labelled.labels[piece]
         events = events.append_column(LABEL, pa.array(known, from_pandas=True))
     mapped = {name: _mapped(history, columns) for name, history in histories.items()}
-    made = point_in_time(
-        events, mapped, labelled.positions, train_until=labelled.train_until, flags=flags, progress=progress,
-        memory_limit=None if memory_limit is None else f"{memory_limit // 1000}KB",
-    )  # fmt: skip
+    found: dict[str, PointInTime] = {}
+    for by in dict.fromkeys(history.by for history in mapped.values()):
+        made = point_in_time(
+            events, {name: history for name, history in mapped.items() if history.by == by}, labelled.positions,
+            train_until=labelled.train_until, flags=flags, progress=progress,
+            memory_limit=None if memory_limit is None else f"{memory_limit // 1000}KB",
+        )  # fmt: skip
+        for name, one in made.items():
+            values = scratch_array(len(one.values), np.float64)
+            values[:] = one.values
+            found[name] = replace(one, values=values)
+    made = {name: found[name] for name in mapped}
     compared = require_replay(events, mapped, made, labelled.positions, flags=flags, rows=guard.replay_rows)
     progress(f"leakage guard: {compared:,} values of histories replayed from earlier events alone, all equal")
     return made
+
+
+def _repeated(word: str, count: int) -> pa.ChunkedArray:
+    """One word in all rows; the pieces share their memory."""
+    shared = pa.array([word] * min(count, ROWS))
+    return pa.chunked_array([shared.slice(0, piece.stop - piece.start) for piece in row_pieces(count)], pa.string())
 
 
 def _mapped(history: History, columns: Columns) -> History:
@@ -164,29 +184,33 @@ def _look_at_numbers(
     label: Label,
     guard: LeakageGuard,
 ) -> None:
-    targets = {name: samples.labels.astype(np.float64)}
+    targets: dict[str, npt.NDArray[Any]] = {name: samples.labels}
     if isinstance(label, ValueLabel):
         column = "value" if label.value == columns.value else label.value
         reached = f"{label.value} at least {label.at_least:g}"
-        targets = {label.value: table[column].to_numpy().astype(np.float64), reached: targets[name]}
+        targets = {label.value: column_array(table[column], np.float64), reached: samples.labels}
     for spec in specs:
         if spec.known_at is not None:
             require_known(spec.name, table[mapped_column(spec.known_at, columns)], samples)
         if spec.kind == "numeric" and spec.history is None and spec.role != "weight":
-            values = table[spec.table_column(columns) or ""].to_numpy().astype(np.float64)
+            values = column_array(table[spec.table_column(columns) or ""], np.float64)
             require_no_disguise(spec.name, values, samples, guard.largest_auc)
             require_no_full_history(spec.name, values, samples, targets)
 
 
 def _look_at_category(feature: FeatureColumn, training: np.ndarray, samples: Samples, guard: LeakageGuard) -> None:
     """A category's label means are fitted on the training part and looked at on the later rows."""
-    codes = feature.values.astype(np.int64)
     size = feature.feature.vocabulary_size or 1
-    total = np.bincount(codes[training], samples.labels[training], minlength=size)
-    count = np.bincount(codes[training], minlength=size)
+    total, count = np.zeros(size), np.zeros(size)
+    for piece in row_pieces(len(training), 1 << 19):
+        codes = feature.values[piece][training[piece]]
+        total += np.bincount(codes, samples.labels[piece][training[piece]], minlength=size)
+        count += np.bincount(codes, minlength=size)
     means = total / np.maximum(count, 1)
     later = Samples(
-        row=samples.row[~training], time=samples.time[~training], labels=samples.labels[~training],
-        user=samples.user[~training], item=samples.item[~training],
+        row=chosen_rows(samples.row, ~training), time=chosen_rows(samples.time, ~training),
+        labels=chosen_rows(samples.labels, ~training), user=chosen_rows(samples.user, ~training),
+        item=chosen_rows(samples.item, ~training),
     )  # fmt: skip
-    require_no_disguise(feature.feature.name, means[codes[~training]], later, guard.largest_auc)
+    scores = rows_at(means, chosen_rows(feature.values, ~training))
+    require_no_disguise(feature.feature.name, scores, later, guard.largest_auc)

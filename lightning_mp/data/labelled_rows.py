@@ -9,18 +9,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_mp.data.chosen_rows import chosen_places, chosen_rows, rows_at
 from lightning_mp.data.columns import Columns, EventFlags
-from lightning_mp.data.durations import duration_us
 from lightning_mp.data.event_label import followed_by
 from lightning_mp.data.events import EventLog
+from lightning_mp.data.key_buckets import key_buckets
 from lightning_mp.data.label import EventLabel, Label, PreferenceLabel, TakenLabel, TasksLabel, ValueLabel
 from lightning_mp.data.leave_last_out import LeaveLastOut
-from lightning_mp.data.preference import preference_scores
-from lightning_mp.data.time_split import EMBARGO, PARTS, TimeSplit
+from lightning_mp.data.preference_labels import preference_labels
+from lightning_mp.data.row_pieces import column_array, column_pieces, row_pieces
+from lightning_mp.data.scratch_array import scratch_array
+from lightning_mp.data.time_split import NO_PART, TEST, TRAIN, TimeSplit
 from lightning_mp.errors import ConfigurationError, DataError
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 Split = TimeSplit | LeaveLastOut
 
 
@@ -31,7 +35,7 @@ class LabelledRows:
     Attributes:
         positions: (N,) int64, rows of the log's table, ascending.
         columns: (N,) float32 in [0, 1] by name: one label, or one a task.
-        parts: (N,) text: `train`, `validation` or `test`.
+        parts: (N,) place of each row's part in `time_split.PARTS`.
         train_until: First time that is no longer training.
         embargoed: Rows left out because they stand too close before a cut.
         censored: Test rows whose label looks beyond the end of the log.
@@ -39,7 +43,7 @@ class LabelledRows:
 
     positions: Int64
     columns: dict[str, Float32]
-    parts: npt.NDArray[np.str_]
+    parts: npt.NDArray[np.int8]
     train_until: int = 0
     embargoed: int = 0
     censored: int = 0
@@ -49,9 +53,14 @@ class LabelledRows:
         """(N,) float32: the label, or that of the first task."""
         return next(iter(self.columns.values()))
 
+    @property
+    def training(self) -> Mask:
+        """(N,) which rows are of the training part."""
+        return np.asarray(self.parts == TRAIN)
+
 
 def labelled_rows(
-    log: EventLog, pair: Int64, *, user: Int64, columns: Columns, label: Label, split: Split
+    log: EventLog, pair: Int64, *, user: Int64, time: Int64, columns: Columns, label: Label, split: Split
 ) -> LabelledRows:
     """Label a log's rows and split them.
 
@@ -59,6 +68,7 @@ def labelled_rows(
         log: As read, with the value column of a `ValueLabel` among its columns.
         pair: (rows of the table,) code of user and item.
         user: (rows of the table,) code of the user.
+        time: (rows of the table,) UTC microseconds.
         columns: Where the file kept what.
         label: What counts.
         split: Where the parts begin.
@@ -67,9 +77,9 @@ def labelled_rows(
         ConfigurationError: The label names a kind or column that the log does not have.
         DataError: No row can be labelled, a part is empty, or all training rows have the same label.
     """
-    time, horizon = _numpy(log.table["time"]), 0
+    horizon = 0
     if isinstance(label, PreferenceLabel):
-        rows = _by_preference(log, pair, columns, label, split)
+        rows = _by_preference(log, pair, time, columns, label, split=split)
     else:
         made: dict[str, Float32]
         if isinstance(label, ValueLabel):
@@ -77,15 +87,16 @@ def labelled_rows(
             made = {label.name: labels}
         elif isinstance(label, TakenLabel):
             positions = _taken(log, columns, label)
-            made = {label.name: np.ones(len(positions), dtype=np.float32)}
+            made = {label.name: scratch_array(len(positions), np.float32)}
+            made[label.name].fill(1.0)
         else:
             made = {}
             for event in label.events if isinstance(label, TasksLabel) else (label,):
-                positions, made[event.name], horizon = _by_event(log, pair, columns, event)
+                positions, made[event.name], horizon = _by_event(log, pair, time, columns, event)
         if isinstance(split, LeaveLastOut):
-            parts = split.parts(user[positions], time[positions])
+            parts = split.codes(rows_at(user, positions), rows_at(time, positions))
         else:
-            parts = split.parts(time[positions], horizon_us=horizon)
+            parts = split.codes(rows_at(time, positions), horizon_us=horizon)
         rows = LabelledRows(positions=positions, columns=made, parts=parts)
     rows = _without_embargo(rows, time, horizon)
     if not isinstance(label, TakenLabel):
@@ -94,17 +105,21 @@ def labelled_rows(
 
 
 def _without_embargo(rows: LabelledRows, time: Int64, horizon: int) -> LabelledRows:
-    times, kept = time[rows.positions], rows.parts != EMBARGO
-    late = (rows.parts == "test") & (times > time.max() - horizon)
-    return replace(
-        rows,
-        positions=rows.positions[kept],
-        columns={name: labels[kept] for name, labels in rows.columns.items()},
-        parts=rows.parts[kept],
-        train_until=int(times[rows.parts != "train"].min()),
-        embargoed=int(np.count_nonzero(~kept)),
-        censored=int(np.count_nonzero(late)),
-    )
+    until, late, cut = int(time.max()), 0, int(np.iinfo(np.int64).max)
+    for piece in row_pieces(len(rows.positions)):
+        times, parts = time[rows.positions[piece]], rows.parts[piece]
+        late += int(np.count_nonzero((parts == TEST) & (times > until - horizon)))
+        cut = min(cut, int(times[parts != TRAIN].min(initial=cut)))
+    kept = rows.parts != NO_PART
+    embargoed = len(kept) - int(np.count_nonzero(kept))
+    if embargoed:
+        rows = replace(
+            rows,
+            positions=chosen_rows(rows.positions, kept),
+            columns={name: chosen_rows(labels, kept) for name, labels in rows.columns.items()},
+            parts=chosen_rows(rows.parts, kept),
+        )
+    return replace(rows, train_until=cut, embargoed=embargoed, censored=late)
 
 
 def _value_column(columns: Columns, label: ValueLabel) -> str:
@@ -112,24 +127,31 @@ def _value_column(columns: Columns, label: ValueLabel) -> str:
 
 
 def _by_value(values: pa.ChunkedArray, label: ValueLabel) -> tuple[Int64, Float32]:
-    numbers = values.to_numpy().astype(np.float64)
-    positions = np.flatnonzero(~np.isnan(numbers))
+    numbers = column_array(values, np.float64)
+    positions = chosen_places(~np.isnan(numbers))
     if not len(positions):
         raise DataError(
             f"label: column `{label.value}` is missing in every row", "name another column in `label.value`"
         )
-    return positions, (numbers[positions] >= label.at_least).astype(np.float32)
+    return positions, _labels(numbers >= label.at_least, positions)
+
+
+def _labels(positive: Mask, positions: Int64) -> Float32:
+    labels = scratch_array(len(positions), np.float32)
+    for piece in row_pieces(len(positions)):
+        labels[piece] = positive[positions[piece]]
+    return labels
 
 
 def _taken(log: EventLog, columns: Columns, label: TakenLabel) -> Int64:
     if isinstance(columns.event, EventFlags):
         _require_flag(columns.event, label.taken)
-        return np.flatnonzero(log.table[label.taken].to_numpy())
+        return chosen_places(column_array(log.table[label.taken], np.bool_))
     if not log.counts.get(label.taken):
         there = ", ".join(f"{kind} {count:,}" for kind, count in log.counts.items())
         problem = f"label: the log has no events of kind `{label.taken}`; it has {there}"
         raise DataError(problem, "change `label.taken` or `event_map`")
-    return np.flatnonzero(_is(log.table, label.taken))
+    return chosen_places(_is(log.table, label.taken))
 
 
 def _require_flag(event: EventFlags, kind: str) -> None:
@@ -138,13 +160,14 @@ def _require_flag(event: EventFlags, kind: str) -> None:
         raise ConfigurationError(problem, f"map it: `columns.event.flags: {{{kind}: its column}}`")
 
 
-def _by_event(log: EventLog, pair: Int64, columns: Columns, label: EventLabel) -> tuple[Int64, Float32, int]:
+def _by_event(
+    log: EventLog, pair: Int64, time: Int64, columns: Columns, label: EventLabel
+) -> tuple[Int64, Float32, int]:
     """Positions, labels, and how far the labels look ahead."""
     there = ", ".join(f"{kind} {count:,}" for kind, count in log.counts.items())
     if isinstance(columns.event, EventFlags):
         _require_flag(columns.event, label.event)
-        flags = log.table[label.event].to_numpy().astype(np.float32)
-        return np.arange(len(flags), dtype=np.int64), flags, 0
+        return chosen_places(np.ones(len(time), dtype=bool)), column_array(log.table[label.event], np.float32), 0
     drawn = log.table["event"].null_count > 0
     per = label.event if drawn else label.per or ("impression" if log.counts.get("impression") else "view")
     for kind in (per, label.event):
@@ -153,64 +176,44 @@ def _by_event(log: EventLog, pair: Int64, columns: Columns, label: EventLabel) -
             raise DataError(problem, "change `label.event`, `label.per` or `event_map`")
     is_event = _is(log.table, label.event)
     if drawn:
-        positions = np.flatnonzero(is_event | log.table["event"].is_null().to_numpy())
-        return positions, is_event[positions].astype(np.float32), 0
-    is_row = _is(log.table, per)
-    found = followed_by(
-        pair,
-        _numpy(log.table["time"]),
-        is_event,
-        label.within_us,
-        is_row=is_row,
-        last_touch=label.credit == "last",
-    )
-    positions = np.flatnonzero(is_row)
-    return positions, found[positions].astype(np.float32), label.within_us
+        positions = chosen_places(is_event | _is(log.table, None))
+        return positions, _labels(is_event, positions), 0
+    is_row, found = _is(log.table, per), scratch_array(len(time), np.bool_)
+    for places in key_buckets(pair):
+        found[places] = followed_by(
+            pair[places],
+            time[places],
+            is_event[places],
+            label.within_us,
+            is_row=is_row[places],
+            last_touch=label.credit == "last",
+        )
+    positions = chosen_places(is_row)
+    return positions, _labels(found, positions), label.within_us
 
 
-def _is(table: pa.Table, kind: str) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.fill_null(pc.equal(table["event"], kind), False).to_numpy()
+def _is(table: pa.Table, kind: str | None) -> Mask:
+    """Rows of a kind; of none for `None`."""
+    found = scratch_array(table.num_rows, np.bool_)
+    for place, piece in column_pieces(table["event"]):
+        equal = piece.is_null() if kind is None else pc.fill_null(pc.equal(piece, kind), False)
+        found[place] = equal.to_numpy(zero_copy_only=False)
     return found
 
 
-def _by_preference(log: EventLog, pair: Int64, columns: Columns, label: PreferenceLabel, split: Split) -> LabelledRows:
+def _by_preference(
+    log: EventLog, pair: Int64, time: Int64, columns: Columns, label: PreferenceLabel, *, split: Split
+) -> LabelledRows:
     if isinstance(split, LeaveLastOut):
         problem = "a preference is that of a pair's events of one part, and `split.leave_out` cuts between them"
         raise ConfigurationError(problem, "split by time")
-    time, weights = _numpy(log.table["time"]), _weights(log.table, columns, label)
-    parts = split.parts(time)
-    half_life = duration_us(label.half_life, name="label.half_life") if label.rule == "decayed_sum" else None
-    # Part by part: a pair's events of the test part must not raise its label in the training part.
-    found = []
-    for part in PARTS:
-        inside = np.flatnonzero(parts == part)
-        rows, scores = preference_scores(pair[inside], time[inside], weights[inside], half_life_us=half_life)
-        found.append((inside[rows], scores))
-    top = max(label.preference.values())
-    if half_life is not None and (found[0][1] > 0).any():
-        top = float(np.quantile(found[0][1][found[0][1] > 0], 0.99))
-    positions = np.concatenate([rows for rows, _ in found])
-    order = np.argsort(positions)
-    positions = positions[order]
-    labels = np.minimum(np.concatenate([scores for _, scores in found])[order] / top, 1.0).astype(np.float32)
-    return LabelledRows(positions=positions, columns={label.name: labels}, parts=parts[positions])
-
-
-def _weights(table: pa.Table, columns: Columns, label: PreferenceLabel) -> npt.NDArray[np.float64]:
-    if isinstance(columns.event, EventFlags):
-        weights = np.full(table.num_rows, label.preference.get("impression", 0.0))
-        for kind in columns.event.flags:
-            flags = table[kind].to_numpy()
-            weights = np.maximum(weights, np.where(flags, label.preference.get(kind, 0.0), 0.0))
-        return weights
-    weights = np.zeros(table.num_rows)
-    for kind, weight in label.preference.items():
-        weights[_is(table, kind)] = weight
-    return weights
+    parts = split.codes(time)
+    positions, labels = preference_labels(log.table, pair, time, parts, columns=columns, label=label)
+    return LabelledRows(positions=positions, columns={label.name: labels}, parts=rows_at(parts, positions))
 
 
 def _require_two_classes(rows: LabelledRows, label: Label, log: EventLog) -> None:
-    training = {name: labels[rows.parts == "train"] for name, labels in rows.columns.items()}
+    training = {name: chosen_rows(labels, rows.training) for name, labels in rows.columns.items()}
     name = next((name for name, labels in training.items() if labels.min() == labels.max()), None)
     if name is None:
         return
@@ -219,12 +222,7 @@ def _require_two_classes(rows: LabelledRows, label: Label, log: EventLog) -> Non
     counts = ", ".join(f"{kind} {count:,}" for kind, count in log.counts.items())
     if isinstance(label, ValueLabel):
         column = "value" if "value" in log.table.column_names else label.value
-        numbers = log.table[column].to_numpy().astype(np.float64)
+        numbers = column_array(log.table[column], np.float64)
         span = f"it goes from {np.nanmin(numbers):g} to {np.nanmax(numbers):g}"
         raise DataError(f"{problem}; {span}", f"change `label.at_least`, now {label.at_least:g}")
     raise DataError(f"{problem}; the log has {counts}", "check `label`, `event_map` and the time split")
-
-
-def _numpy(column: pa.ChunkedArray) -> Int64:
-    values: Int64 = column.to_numpy()
-    return values

@@ -9,18 +9,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lightning_mp.data.history import History
+from lightning_mp.data.chosen_rows import chosen_rows
+from lightning_mp.data.history import LABEL, History
 from lightning_mp.data.iso_time import to_iso
 from lightning_mp.data.point_in_time import PointInTime
 from lightning_mp.data.point_in_time_replay import Replay
 from lightning_mp.data.rank_auc import rank_auc
+from lightning_mp.data.row_pieces import column_pieces
+from lightning_mp.data.rows_of_keys import rows_of_keys
+from lightning_mp.data.shuffled_rows import shuffled_rows
 from lightning_mp.errors import LeakageError
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
-_LIKE: float = 0.999
-"""Correlation of keys' values with the keys' means over the whole log from which on they are taken to be those."""
-_FEWEST_KEYS = 20
+FEWEST_KEYS = 20
+"""Keys, or rows of a class, below which nothing is refused for what may be chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +72,31 @@ def require_replay(
     Raises:
         LeakageError: One differs.
     """
-    replay = Replay(events, flags)
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(asked))[:rows])
-    for name, history in histories.items():
-        for place in chosen.tolist():
-            row, found = int(asked[place]), float(made[name].values[place])
-            wanted = replay.value(history, row, made[name].prior_mean)
-            if not np.isclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
-                time, number = events["time"][row].as_py(), events["row"][row].as_py()
-                problem = f"feature `{name}` is {found!r} at row {number:,} ({to_iso(time)}); from earlier events alone"
-                raise LeakageError(f"{problem} it is {wanted!r}", "report this log: two ways of counting disagree")
+    chosen = np.sort(shuffled_rows(len(asked), np.random.default_rng(seed))[:rows])
+    for by in dict.fromkeys(history.by for history in histories.values()):
+        for few, places in rows_of_keys(_read_by(events, by, histories, flags), by, asked[chosen]):
+            replay = Replay(few, flags)
+            for name in (name for name, history in histories.items() if history.by == by):
+                for place, row in places:
+                    found = float(made[name].values[chosen[place]])
+                    wanted = replay.value(histories[name], row, made[name].prior_mean)
+                    if not np.isclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
+                        time, number = few["time"][row].as_py(), few["row"][row].as_py()
+                        problem = (
+                            f"feature `{name}` is {found!r} at row {number:,} ({to_iso(time)}); from earlier events"
+                        )
+                        hint = "report this log: two ways of counting disagree"
+                        raise LeakageError(f"{problem} alone it is {wanted!r}", hint)
     return len(chosen) * len(histories)
+
+
+def _read_by(
+    events: pa.Table, by: tuple[str, ...], histories: Mapping[str, History], flags: tuple[str, ...] | None
+) -> pa.Table:
+    """The columns that the histories by some keys read."""
+    those = [history for history in histories.values() if history.by == by]
+    wanted = {*by, "row", "time", "event", *(flags or ()), LABEL, *(history.column for history in those)}
+    return events.select([name for name in events.column_names if name in wanted])
 
 
 def require_known(name: str, known_at: pa.ChunkedArray, samples: Samples) -> None:
@@ -93,16 +110,23 @@ def require_known(name: str, known_at: pa.ChunkedArray, samples: Samples) -> Non
     Raises:
         LeakageError: There is such a row.
     """
-    known = known_at.fill_null(np.iinfo(np.int64).min).to_numpy()
-    late = np.flatnonzero(known >= samples.time)
-    if not len(late):
+    late, ahead, first = 0, 0, (0, 0, 0)
+    for place, piece in column_pieces(known_at):
+        known = piece.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(known >= samples.time[place])
+        if len(rows):
+            lag = known[rows] - samples.time[place][rows]
+            row = rows[np.lexsort((samples.row[place][rows], samples.time[place][rows]))[0]]
+            found = (int(samples.time[place][row]), int(samples.row[place][row]), int(known[row]))
+            first = min(first, found) if late else found
+            late, ahead = late + len(rows), max(ahead, int(lag.max()))
+    if not late:
         return
-    first = late[np.lexsort((samples.row[late], samples.time[late]))[0]]
-    ahead = int((known[late] - samples.time[late]).max())
+    time, number, known_from = first
     raise LeakageError(
-        f"feature `{name}` comes from the row's time or after it in {len(late):,} of {len(known):,} rows; the first is "
-        f"row {samples.row[first]:,}, at {to_iso(int(samples.time[first]))}, with a value of "
-        f"{to_iso(int(known[first]))}; the furthest lies {_length(ahead)} ahead",
+        f"feature `{name}` comes from the row's time or after it in {late:,} of {len(known_at):,} rows; the first is "
+        f"row {number:,}, at {to_iso(time)}, with a value of {to_iso(known_from)}; the furthest lies "
+        f"{length_of(ahead)} ahead",
         "join the value that was known before the row (`items` or `users` with `time`), or make a `history`",
     )
 
@@ -121,11 +145,14 @@ def require_no_disguise(name: str, values: Float64, samples: Samples, largest_au
     """
     missing = np.isnan(values)
     for what, rows, scores in (
-        ("by its value", ~missing, values), ("by being missing", np.ones_like(missing), missing.astype(np.float64)),
+        ("by its value", ~missing, values), ("by being missing", np.ones_like(missing), missing.view(np.uint8)),
     ):  # fmt: skip
-        labels = samples.labels[rows] > 0
-        auc = rank_auc(labels, scores[rows])
-        if auc is None or max(auc, 1 - auc) <= largest_auc or min(labels.sum(), (~labels).sum()) < _FEWEST_KEYS:
+        labels = chosen_rows(samples.labels, rows) > 0
+        positives = int(np.count_nonzero(labels))
+        if min(positives, len(labels) - positives) < FEWEST_KEYS:
+            continue
+        auc = rank_auc(labels, chosen_rows(scores, rows))
+        if auc is None or max(auc, 1 - auc) <= largest_auc:
             continue
         first = int(np.flatnonzero(rows)[0])
         shown = "missing" if missing[first] else f"{values[first]:g}"
@@ -137,61 +164,16 @@ def require_no_disguise(name: str, values: Float64, samples: Samples, largest_au
         )
 
 
-def require_no_full_history(name: str, values: Float64, samples: Samples, targets: Mapping[str, Float64]) -> None:
-    """Refuse a number of a user or an item that is a mean, or a count, over the whole log, later rows included.
+def length_of(microseconds: int) -> str:
+    """A length of time in words.
 
     Args:
-        name: Of the feature.
-        values: (N,) NaN where missing.
-        samples: The rows.
-        targets: (N,) columns whose means are looked for, such as the label.
+        microseconds: From 0 on.
 
-    Raises:
-        LeakageError: It is.
+    Example:
+        >>> length_of(5_400_000_000)
+        '1.5 hours'
     """
-    present = ~np.isnan(values)
-    for who, codes in (("user", samples.user), ("item", samples.item)):
-        keys, place = np.unique(codes[present], return_inverse=True)
-        counts = np.bincount(place)
-        often = counts[place] > 1
-        if np.count_nonzero(counts > 1) < _FEWEST_KEYS or not len(keys):
-            continue
-        for what, made in _whole_log(place, counts, {k: v[present] for k, v in targets.items()}):
-            if not _alike(values[present][often], made[often]):
-                continue
-            last = np.full(len(keys), np.iinfo(np.int64).min)
-            np.maximum.at(last, place, samples.time[present])
-            ahead = last[place] - samples.time[present]
-            seeing = np.flatnonzero(ahead > 0)
-            first = seeing[np.lexsort((samples.row[present][seeing], samples.time[present][seeing]))[0]]
-            raise LeakageError(
-                f"feature `{name}` is {what} by {who} over the whole log, rows to come included: {len(seeing):,} of "
-                f"{len(values):,} rows see ahead; the first is row {samples.row[present][first]:,}, at "
-                f"{to_iso(int(samples.time[present][first]))}, which knows of rows until "
-                f"{to_iso(int(last[place][first]))}; the furthest sees {_length(int(ahead.max()))} ahead",
-                f"use what came before each row: `history: {{of: ..., by: [{who}], as: mean}}`",
-            )
-
-
-def _whole_log(place: Int64, counts: Int64, targets: Mapping[str, Float64]) -> list[tuple[str, Float64]]:
-    """What is looked for: means with the row's own value and without it, and how many rows there are."""
-    made = []
-    for target, numbers in targets.items():
-        given = ~np.isnan(numbers)
-        clean = np.where(given, numbers, 0.0)
-        total, size = np.bincount(place, clean)[place], np.bincount(place, given)[place]
-        made.append((f"the mean of `{target}`", total / np.maximum(size, 1)))
-        made.append((f"the mean of `{target}` in the other rows", (total - clean) / np.maximum(size - given, 1)))
-    return [*made, ("the number of rows", counts[place].astype(np.float64))]
-
-
-def _alike(values: Float64, made: Float64) -> bool:
-    if len(values) < _FEWEST_KEYS or np.ptp(values) == 0 or np.ptp(made) == 0:
-        return False
-    return bool(abs(np.corrcoef(values, made)[0, 1]) > _LIKE)
-
-
-def _length(microseconds: int) -> str:
     seconds = microseconds / 1e6
     for size, word in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= size:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lightning_mp.data.key_buckets import key_buckets
+from lightning_mp.data.scratch_array import scratch_array
+from lightning_mp.data.time_split import NAMES, TEST, TRAIN, VALIDATION
 from lightning_mp.errors import ConfigurationError, DataError
 
 Int64 = npt.NDArray[np.int64]
@@ -50,18 +53,35 @@ class LeaveLastOut:
         Raises:
             DataError: No user has enough events.
         """
+        return NAMES[self.codes(user, time)]
+
+    def codes(self, user: npt.ArrayLike, time: npt.ArrayLike) -> npt.NDArray[np.int8]:
+        """The part of each row, as its place in `NAMES`.
+
+        Args:
+            user: As for `parts`.
+            time: As for `parts`.
+
+        Raises:
+            DataError: As for `parts`.
+        """
         who, when = np.asarray(user, dtype=np.int64), np.asarray(time, dtype=np.int64)
-        order = np.lexsort((np.arange(len(who)), when, who))
-        _, first, count = np.unique(who[order], return_index=True, return_counts=True)
-        from_end = np.empty(len(who), dtype=np.int64)
-        from_end[order] = np.repeat(first + count, count) - 1 - np.arange(len(who))
-        enough = np.empty(len(who), dtype=bool)
-        enough[order] = np.repeat(count > 2 * self.leave_out, count)
-        parts = np.full(len(who), "train", dtype="<U10")
-        parts[enough & (from_end < 2 * self.leave_out)] = "validation"
-        parts[enough & (from_end < self.leave_out)] = "test"
-        if not enough.any():
-            most = int(count.max()) if len(count) else 0
+        parts, most = scratch_array(len(who), np.int8), 0
+        for places in key_buckets(who):
+            parts[places], count = self._of_users(who[places], when[places])
+            most = max(most, count)
+        if most <= 2 * self.leave_out:
             problem = f"no user has more than {2 * self.leave_out} events, the most is {most}: no row can be left out"
             raise DataError(problem, "lower `split.leave_out`, or split by time")
         return parts
+
+    def _of_users(self, who: Int64, when: Int64) -> tuple[npt.NDArray[np.int8], int]:
+        """The parts of all rows of some users, and the most rows of one."""
+        order = np.lexsort((when, who))
+        _, first, count = np.unique(who[order], return_index=True, return_counts=True)
+        from_end = np.repeat(first + count, count) - 1 - np.arange(len(who))
+        enough = np.repeat(count > 2 * self.leave_out, count)
+        found = np.full(len(who), TRAIN, dtype=np.int8)
+        found[order[enough & (from_end < 2 * self.leave_out)]] = VALIDATION
+        found[order[enough & (from_end < self.leave_out)]] = TEST
+        return found, int(count.max(initial=0))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_mp.data.feature_spec import FeatureSpec
+from lightning_mp.data.row_pieces import column_pieces
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.data.vocabulary import Vocabulary
 from lightning_mp.errors import DataError
 from lightning_mp.schema import Feature
+
+Int64 = npt.NDArray[np.int64]
 
 
 def list_column(
@@ -35,25 +41,28 @@ def list_column(
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         problem = f"feature `{spec.name}` holds {values.type}; a list is text such as `a{spec.separator}b`"
         raise DataError(problem, "write the lists as text, or name another column")
-    split = pc.split_pattern(values.fill_null("").combine_chunks(), spec.separator)
-    words = pc.utf8_trim_whitespace(split.flatten())
-    row = np.repeat(np.arange(len(values)), np.diff(split.offsets.to_numpy()))
-    given = pc.not_equal(words, "").to_numpy(zero_copy_only=False)
-    row, encoded = row[given], words.filter(pa.array(given)).dictionary_encode()
-    codes, known = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
-    counts = np.bincount(codes[training[row]], minlength=len(known))
-    seen = np.flatnonzero(counts)
-    vocabulary = Vocabulary.from_counts(
-        [known[code] for code in seen.tolist()], counts[seen].tolist(), min_count=spec.min_count, max_size=spec.max_size
-    )
-    entries = np.bincount(row, minlength=len(values))
-    if not entries[training].any():
+    counts: Counter[str] = Counter()
+    longest = total = 0
+    for place, piece in column_pieces(values):
+        lengths, codes, words = _entries(piece, spec.separator or "")
+        counted = np.bincount(codes[np.repeat(training[place], lengths)], minlength=len(words))
+        counts.update(dict(zip(words, counted.tolist(), strict=True)))
+        longest = max(longest, int(lengths[training[place]].max(initial=0)))
+        total += len(codes)
+    if not longest:
         raise DataError(f"feature `{spec.name}` has no entry in any training row", "name another column or separator")
-    width = spec.length or int(entries[training].max())
-    place = np.arange(len(row)) - (np.cumsum(entries) - entries)[row]
-    kept = place < width
-    made = np.zeros((len(values), width), dtype=np.int32)
-    made[row[kept], place[kept]] = vocabulary.encode(known)[codes[kept]]
+    seen = +counts  # those of later rows alone count 0
+    vocabulary = Vocabulary.from_counts(seen.keys(), seen.values(), min_count=spec.min_count, max_size=spec.max_size)
+    width, lost = spec.length or longest, 0
+    made = scratch_array((len(values), width), np.int32)
+    for place, piece in column_pieces(values):
+        lengths, codes, words = _entries(piece, spec.separator or "")
+        row = np.repeat(np.arange(place.start, place.stop), lengths)
+        at = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        kept = at < width
+        made[place] = 0
+        made[row[kept], at[kept]] = vocabulary.encode(words)[codes[kept]]
+        lost += int(np.count_nonzero(~kept))
     feature = Feature(
         name=spec.name,
         kind="multi_categorical",
@@ -64,6 +73,18 @@ def list_column(
         vocabulary_size=vocabulary.size,
         vocabulary_digest=vocabulary.digest,
     )
-    lost = int((~kept).sum())
-    note = f"{vocabulary.size:,} entries, {entries.mean():.1f} a row, {width} kept at most, {lost:,} cut off"
+    note = (
+        f"{vocabulary.size:,} entries, {total / max(len(values), 1):.1f} a row, {width} kept at most, {lost:,} cut off"
+    )
     return feature, made, vocabulary, note
+
+
+def _entries(piece: pa.Array, separator: str) -> tuple[Int64, npt.NDArray[np.int32], list[str]]:
+    """How many entries each list has, and all of them one behind the other: a code each, and the text of each code."""
+    split = pc.split_pattern(piece.fill_null(""), separator)
+    words = pc.utf8_trim_whitespace(split.flatten())
+    row = np.repeat(np.arange(len(piece)), np.diff(split.offsets.to_numpy()))
+    given = pc.not_equal(words, "").to_numpy(zero_copy_only=False)
+    encoded = words.filter(pa.array(given)).dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    return np.bincount(row[given], minlength=len(piece)), codes, encoded.dictionary.to_pylist()

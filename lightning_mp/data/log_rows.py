@@ -12,16 +12,21 @@ import pyarrow.compute as pc
 
 from lightning_mp.data.as_of import as_of
 from lightning_mp.data.attribute_table import AttributeTable, join_attributes, table_header
+from lightning_mp.data.column_codes import column_codes
 from lightning_mp.data.columns import Columns, EventFlags
 from lightning_mp.data.csv_dialect import CsvDialect
 from lightning_mp.data.durations import duration_us
 from lightning_mp.data.event_source import Paths, open_source, source_files
 from lightning_mp.data.events import EventLog, Progress, read_events
 from lightning_mp.data.feature_spec import FeatureSpec
+from lightning_mp.data.key_buckets import key_buckets
 from lightning_mp.data.label import EventLabel, Label
 from lightning_mp.data.needed_columns import DERIVED, NeededColumns, Place, mapped_column, needed_columns
 from lightning_mp.data.negatives import Negatives
 from lightning_mp.data.rejects import Rejects
+from lightning_mp.data.repeated_rows import repeated_rows
+from lightning_mp.data.row_pieces import column_array, row_pieces
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.data.sessions import sessions
 from lightning_mp.errors import ConfigurationError, LeakageError
 
@@ -51,6 +56,7 @@ class LogRows:
             made, and the drawn rows, in which `event` is null and `row` counts on from the log's last.
         user: (rows,) codes.
         item: (rows,) codes.
+        time: (rows,) UTC microseconds.
         users: Code to key.
         items: Code to key.
         notes: What was done, in words, by what.
@@ -59,9 +65,18 @@ class LogRows:
     log: EventLog
     user: Int64
     item: Int64
+    time: Int64
     users: pa.Array
     items: pa.Array
     notes: dict[str, str]
+
+    @property
+    def pair(self) -> Int64:
+        """(rows,) code of user and item."""
+        made = scratch_array(len(self.user), np.int64)
+        for piece in row_pieces(len(made)):
+            made[piece] = self.user[piece] * len(self.items) + self.item[piece]
+        return made
 
 
 def log_rows(
@@ -87,22 +102,22 @@ def log_rows(
     )
     user, users = _codes(log.table["user"])
     item, items = _codes(log.table["item"])
-    repeated = _duplicates(log.table, user, item)
+    time = column_array(log.table["time"], np.int64)
+    repeated = repeated_rows(log.table, user, item, time)
     notes = {"duplicates": f"{repeated:,} rows repeat an earlier one of the same user, item, time and kind"}
     table = log.table
     if settings.sessions is not None:
-        made = sessions(user, table["time"].to_numpy(), duration_us(settings.sessions, name="sessions"))
-        table = table.append_column("session", pa.array(made.session))
-        table = table.append_column("dwell", pa.array(made.dwell, from_pandas=True))
-        notes["sessions"] = f"{made.count:,} sessions, cut at pauses of {settings.sessions}"
+        table, count = _with_sessions(table, user, time, duration_us(settings.sessions, name="sessions"))
+        notes["sessions"] = f"{count:,} sessions, cut at pauses of {settings.sessions}"
     if negatives is not None:
         if not isinstance(label, EventLabel) or isinstance(columns.event, EventFlags):
             problem = "`negatives` are for a log of what was taken, with a label such as `{event: order}`"
             raise ConfigurationError(problem, "drop `negatives`: this log has rows of both kinds")
         table, origin, drawn = _with_negatives(
-            table, user, item, specs=specs, columns=columns, negatives=negatives, label=label
+            table, user, item, time, specs=specs, columns=columns, negatives=negatives, label=label
         )
         user, item = np.concatenate([user, user[origin]]), np.concatenate([item, drawn])
+        time = np.concatenate([time, time[origin]])
         table = table.set_column(table.column_names.index("item"), "item", items.take(pa.array(item)))
         notes["negatives"] = f"{len(drawn):,} rows drawn, {negatives.weighting}"
     for key, source, attributes in (("item", settings.items, needed.items), ("user", settings.users, needed.users)):
@@ -111,7 +126,9 @@ def log_rows(
                 table, source, attributes, key=key, csv=settings.csv, max_bad_share=settings.max_bad_share
             )
             notes[f"{key}s"] = f"{absent:,} of {table.num_rows:,} rows have no {key} in `{source.path}`"
-    return LogRows(log=replace(log, table=table), user=user, item=item, users=users, items=items, notes=notes)
+    return LogRows(
+        log=replace(log, table=table), user=user, item=item, time=time, users=users, items=items, notes=notes
+    )
 
 
 def _needed(path: Paths, settings: LogSettings, specs: Sequence[FeatureSpec], label: Label) -> NeededColumns:
@@ -145,31 +162,29 @@ def _needed(path: Paths, settings: LogSettings, specs: Sequence[FeatureSpec], la
 
 
 def _codes(keys: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
-    """A code for each key, in order of first appearance, -1 for a missing one, and the key of each code."""
-    encoded = keys.dictionary_encode().unify_dictionaries()
-    chunks = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
-    return np.concatenate(chunks).astype(np.int64), encoded.chunk(0).dictionary
+    """A code for each key, in order of first appearance, and the key of each code."""
+    codes, words = column_codes(keys)
+    whole = scratch_array(len(codes), np.int64)
+    for piece in row_pieces(len(codes)):
+        whole[piece] = codes[piece]
+    return whole, words
 
 
-def _duplicates(table: pa.Table, user: Int64, item: Int64) -> int:
-    """Rows that repeat an earlier one, told by a 64-bit hash of user, item, time, kind and value."""
-    hashed = user.astype(np.uint64)
-    kinds = [name for name in table.column_names if name in ("event", "value")]
-    kinds += [name for name in table.column_names if pa.types.is_boolean(table.schema.field(name).type)]
-    with np.errstate(over="ignore"):
-        for values in (item, table["time"].to_numpy(), *(_codes(table[name])[0] for name in kinds)):
-            hashed *= np.uint64(0x9E3779B97F4A7C15)
-            hashed ^= hashed >> np.uint64(29)
-            hashed += values.astype(np.uint64)
-    hashed *= np.uint64(0xBF58476D1CE4E5B9)
-    hashed.sort()
-    return int(np.count_nonzero(hashed[1:] == hashed[:-1]))
+def _with_sessions(table: pa.Table, user: Int64, time: Int64, gap_us: int) -> tuple[pa.Table, int]:
+    session, dwell, count = scratch_array(len(user), np.int64), scratch_array(len(user), np.float64), 0
+    for places in key_buckets(user):
+        made = sessions(user[places], time[places], gap_us)
+        session[places], dwell[places] = count + made.session, made.dwell
+        count += made.count
+    table = table.append_column("session", pa.array(session))
+    return table.append_column("dwell", pa.array(dwell, from_pandas=True)), count
 
 
 def _with_negatives(
     table: pa.Table,
     user: Int64,
     item: Int64,
+    time: Int64,
     *,
     specs: Sequence[FeatureSpec],
     columns: Columns,
@@ -178,7 +193,6 @@ def _with_negatives(
 ) -> tuple[pa.Table, Int64, Int64]:
     """The table with the drawn rows below it, the row each was drawn for, and the items drawn."""
     positive = np.flatnonzero(pc.equal(table["event"], label.event).to_numpy())
-    time = table["time"].to_numpy()
     basket = _baskets(table, user, time, negatives, columns)
     places, drawn = negatives.draw(table["row"].to_numpy()[positive], item[positive], time[positive], basket[positive])
     origin = positive[places]

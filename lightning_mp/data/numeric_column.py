@@ -10,7 +10,10 @@ import pyarrow as pa
 
 from lightning_mp.data import transforms
 from lightning_mp.data.advised_transform import advised_transform
+from lightning_mp.data.chosen_rows import chosen_rows
 from lightning_mp.data.feature_spec import FeatureSpec
+from lightning_mp.data.row_pieces import column_array, row_pieces
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.data.stored_precision import float16_loss
 from lightning_mp.errors import DataError
 from lightning_mp.float_formats import FLOAT16
@@ -38,17 +41,15 @@ def fit_numeric(
         DataError: There is no value in the training part, a missing value where that is refused, or a negative number
             where the transform or a weight allows none.
     """
-    raw = column.to_numpy().astype(np.float64)
-    advised, limits, advice = advised_transform(spec, raw[training])
-    outside = np.zeros(len(raw), dtype=bool)
-    if "valid_from" in limits:
-        outside |= raw < limits["valid_from"]
-    if "valid_to" in limits:
-        outside |= raw > limits["valid_to"]
-    raw = np.where(outside, np.nan, raw)
-    missing = np.isnan(raw)
+    raw: Float64 = column_array(column, np.float64)
+    advised, limits, advice = advised_transform(spec, chosen_rows(raw, training))
+    outside = _clear_outside(raw, limits)
+    missing = np.isnan(raw, out=scratch_array(len(raw), np.bool_))
+    absent = int(np.count_nonzero(missing))
     fill = _fill_value(spec, raw, missing, rows, training)
-    filled = np.where(missing, 0.0 if fill is None else fill, raw)
+    filled = raw
+    for piece in row_pieces(len(raw)):
+        filled[piece][missing[piece]] = 0.0 if fill is None else fill
     if spec.role == "weight":
         if filled.min() < 0:
             worst = int(np.argmin(filled))
@@ -56,19 +57,18 @@ def fit_numeric(
             raise DataError(problem, "clean the column")
         transform, values, stored, note = Transform(), filled, "float32", "weight of each row"
     else:
-        transform = _fit(spec, advised, filled[training])
-        values = transforms.apply(transform, filled)
+        transform = _fit(spec, advised, chosen_rows(filled, training))
+        values = _applied(transform, filled)
         if limits and fill is not None:
             transform = replace(transform, constants={**transform.constants, **limits, "stand_in": fill})
         # A row that was filled with the mean is 0 or 1e-17 after a z-score, as the sums were rounded: that is no loss.
-        noise = missing & (np.abs(values.reshape(len(raw), -1)) < FLOAT16.smallest_normal).all(axis=1)
-        loss = float16_loss(values[training & ~noise])
+        loss = float16_loss(chosen_rows(values, _without_noise(values, missing, training)))
         stored = spec.dtype if spec.dtype != "auto" else ("float16" if loss.survives else "float32")
         note = f"{transform.kind}{advice}, stored as {stored} (as float16: {loss})"
-    if outside.any():
-        note += f", {outside.sum():,} outside the valid range"
-    if missing.any():
-        note += f", {missing.mean():.1%} missing"
+    if outside:
+        note += f", {outside:,} outside the valid range"
+    if absent:
+        note += f", {absent / len(raw):.1%} missing"
     feature = Feature(
         name=spec.name,
         kind="numeric",
@@ -85,6 +85,33 @@ def fit_numeric(
     return feature, values, note
 
 
+def _clear_outside(raw: Float64, limits: dict[str, float]) -> int:
+    """Make what lies outside the valid range missing, and count it."""
+    outside = 0
+    for piece in row_pieces(len(raw)) if limits else ():
+        beyond = (raw[piece] < limits.get("valid_from", -np.inf)) | (raw[piece] > limits.get("valid_to", np.inf))
+        raw[piece][beyond] = np.nan
+        outside += int(np.count_nonzero(beyond))
+    return outside
+
+
+def _applied(transform: Transform, filled: Float64) -> Float64:
+    width = transforms.width(transform.kind)
+    values = scratch_array(len(filled) if width == 1 else (len(filled), width), np.float64)
+    for piece in row_pieces(len(filled)):
+        values[piece] = transforms.apply(transform, filled[piece])
+    return values
+
+
+def _without_noise(values: Float64, missing: Mask, training: Mask) -> Mask:
+    """Training rows, those left out that were filled and came out as good as 0."""
+    kept = scratch_array(len(missing), np.bool_)
+    for piece in row_pieces(len(missing)):
+        sizes = np.abs(values[piece].reshape(piece.stop - piece.start, -1))
+        kept[piece] = training[piece] & ~(missing[piece] & (sizes < FLOAT16.smallest_normal).all(axis=1))
+    return kept
+
+
 def _fill_value(spec: FeatureSpec, raw: Float64, missing: Mask, rows: pa.ChunkedArray, training: Mask) -> float | None:
     if spec.missing_rule == "constant":
         return spec.missing_value
@@ -96,13 +123,13 @@ def _fill_value(spec: FeatureSpec, raw: Float64, missing: Mask, rows: pa.Chunked
             )
             raise DataError(problem, "fill the column, or use `missing: mean`")
         return None
-    present = raw[training & ~missing]
+    present = chosen_rows(raw, training & ~missing)
     if not present.size:
         problem = (
             f"feature `{spec.name}` has no value in {training.sum():,} training rows, so it has no {spec.missing_rule}"
         )
         raise DataError(problem, "drop the feature, or use `missing: constant`")
-    return float(np.median(present) if spec.missing_rule == "median" else present.mean())
+    return float(np.median(present, overwrite_input=True) if spec.missing_rule == "median" else present.mean())
 
 
 def _fit(spec: FeatureSpec, kind: TransformKind, values: Float64) -> Transform:

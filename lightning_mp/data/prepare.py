@@ -10,28 +10,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import pyarrow as pa
-
 from lightning_mp.data.attribute_table import AttributeTable
 from lightning_mp.data.audit.gate import AuditGate
 from lightning_mp.data.audited_features import through_gate
 from lightning_mp.data.byte_sizes import byte_size
 from lightning_mp.data.columns import Columns
 from lightning_mp.data.csv_dialect import CsvDialect
+from lightning_mp.data.encoded_parts import encoded_parts
 from lightning_mp.data.event_source import Paths, source_digest, source_files
 from lightning_mp.data.events import Progress
-from lightning_mp.data.feature_columns import FeatureColumn
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.guarded_features import LeakageGuard, guarded_features
 from lightning_mp.data.label import Label
-from lightning_mp.data.labelled_rows import LabelledRows, labelled_rows
+from lightning_mp.data.labelled_rows import labelled_rows
 from lightning_mp.data.leave_last_out import LeaveLastOut
 from lightning_mp.data.log_rows import LogRows, LogSettings, log_rows
 from lightning_mp.data.negatives import Negatives
 from lightning_mp.data.prepared_summary import prepared_summary, summary_lines
 from lightning_mp.data.store.feature_store import FeatureStore
-from lightning_mp.data.store.matrices import fixed_size_lists
-from lightning_mp.data.time_split import PARTS, TimeSplit
+from lightning_mp.data.time_split import TimeSplit
 from lightning_mp.errors import ConfigurationError
 from lightning_mp.schema import Feature, FeatureSchema
 
@@ -87,9 +84,10 @@ def prepare(
         on_overflow: What `FeatureStore.write` does with a float16 feature that holds too large a number, which happens
             where later rows go beyond what the training part showed.
         shuffle_seed: Of the order of the rows in the store.
-        memory_limit: What DuckDB may take while it makes histories, and the store's writer while it writes, such as
-            `400MB`; what is more goes to disk. Left out: DuckDB takes up to 80 % of the machine's memory. It does not
-            bound the columns of the log themselves, and changes no feature.
+        memory_limit: What sorting events for histories may take, and the store's writer while it writes, such as
+            `400MB`; beyond it the keys take their turns, and the writer goes to disk. It changes no feature, only in
+            how many shards the rows lie. The rest goes through the log a piece at a time, with its columns in nameless
+            files in the temporary folder (`TMPDIR`).
         progress: Called with one line of text now and then.
 
     Returns:
@@ -136,8 +134,9 @@ def prepare(
         return opened
     rows = log_rows(path, reading, features, label, tell)
     _tell_log(rows, tell)
-    pair = rows.user * len(rows.items) + rows.item
-    labelled = labelled_rows(rows.log, pair, user=rows.user, columns=columns, label=label, split=split)
+    labelled = labelled_rows(
+        rows.log, rows.pair, user=rows.user, time=rows.time, columns=columns, label=label, split=split
+    )
     make = partial(
         guarded_features, rows=rows, labelled=labelled, columns=columns, label=label, guard=guard, memory_limit=limit,
         progress=tell,
@@ -145,7 +144,7 @@ def prepare(
     made, histories = make(features)
     verdict = None
     if audit is not None:
-        (made, histories), verdict = through_gate(features, (made, histories), make, labelled.parts == "train", audit)
+        (made, histories), verdict = through_gate(features, (made, histories), make, labelled.training, audit)
         score = "none" if verdict["score"] is None else f"{verdict['score']:.0f} of 100"
         tell(f"audit: score {score} for {audit.policy}")
     for column in made:
@@ -158,7 +157,7 @@ def prepare(
     for line in summary_lines(summary):
         tell(line)
     version = opened.write(
-        _parts(made, rows, labelled),
+        encoded_parts(made, rows, labelled),
         schema=FeatureSchema(features=(*(column.feature for column in made), *targets)),
         vocabularies={c.feature.name: c.vocabulary for c in made if c.vocabulary is not None},
         users=rows.users,
@@ -182,19 +181,6 @@ def prepare(
 def _key(digests: Sequence[str], settings: Mapping[str, Any]) -> str:
     record = json.dumps([FORMAT, digests, settings], sort_keys=True)
     return hashlib.sha256(record.encode()).hexdigest()
-
-
-def _parts(made: Sequence[FeatureColumn], rows: LogRows, labelled: LabelledRows) -> dict[str, pa.Table]:
-    columns = {
-        column.feature.name: pa.array(column.values) if column.values.ndim == 1 else fixed_size_lists(column.values)
-        for column in made
-    }
-    places = pa.array(labelled.positions)
-    keys = {"@time": rows.log.table["time"].take(places), "@row": rows.log.table["row"].take(places),
-            "@user": rows.user[labelled.positions], "@item": rows.item[labelled.positions]}  # fmt: skip
-    table = pa.table({**columns, **{name: pa.array(labels) for name, labels in labelled.columns.items()}, **keys})
-    parts = labelled.parts
-    return {part: table.filter(pa.array(parts == part)) for part in PARTS if (parts == part).any()}
 
 
 def _tell_log(rows: LogRows, tell: Progress) -> None:

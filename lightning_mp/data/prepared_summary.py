@@ -6,14 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from lightning_mp.data.chosen_rows import chosen_rows, rows_at
 from lightning_mp.data.feature_columns import FeatureColumn
 from lightning_mp.data.iso_time import to_iso
 from lightning_mp.data.labelled_rows import LabelledRows
 from lightning_mp.data.log_rows import LogRows
 from lightning_mp.data.point_in_time import PointInTime
+from lightning_mp.data.row_pieces import row_pieces
 from lightning_mp.data.split_gap import split_gap
-from lightning_mp.data.time_split import PARTS
+from lightning_mp.data.time_split import PARTS, TEST, TRAIN
+
+Int64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 def prepared_summary(
@@ -28,25 +34,26 @@ def prepared_summary(
         histories: What came of the histories, by name of the feature.
     """
     log, place = rows.log, labelled.positions
-    time, user, item = log.table["time"].to_numpy()[place], rows.user[place], rows.item[place]
-    training = labelled.parts == "train"
+    user, item = rows_at(rows.user, place), rows_at(rows.item, place)
+    known = {"new_users": _seen(user, labelled, len(rows.users)), "new_items": _seen(item, labelled, len(rows.items))}
     parts: dict[str, dict[str, Any]] = {}
-    for part in PARTS:
-        inside = labelled.parts == part
+    for number, part in enumerate(PARTS):
+        inside = labelled.parts == number
         if inside.any():
+            time = rows_at(rows.time, chosen_rows(place, inside))
             parts[part] = {
-                "rows": int(inside.sum()),
-                "label_mean": float(labelled.labels[inside].mean()),
-                "label_means": {name: float(labels[inside].mean()) for name, labels in labelled.columns.items()},
-                "from": to_iso(int(time[inside].min())),
-                "to": to_iso(int(time[inside].max())),
-                "new_users": _unseen(user, training, inside),
-                "new_items": _unseen(item, training, inside),
+                "rows": len(time),
+                "label_mean": _mean(labelled.labels, inside),
+                "label_means": {name: _mean(labels, inside) for name, labels in labelled.columns.items()},
+                "from": to_iso(int(time.min())),
+                "to": to_iso(int(time.max())),
+                "new_users": _unseen(user, known["new_users"], inside),
+                "new_items": _unseen(item, known["new_items"], inside),
             }
     looked_at = [
         c.values for c in made if c.feature.role != "weight" and c.feature.kind not in ("sequence", "multi_categorical")
     ]
-    gap = split_gap(looked_at, labelled.labels, labelled.parts)
+    gap = split_gap(looked_at, labelled.labels, labelled.parts == TEST)
     return {
         "digest": log.digest,
         "rows": log.rows,
@@ -101,7 +108,19 @@ def hidden_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _unseen(codes: np.ndarray, training: np.ndarray, inside: np.ndarray) -> float:
-    seen = np.zeros(int(codes.max()) + 1, dtype=bool)
-    seen[codes[training]] = True
-    return float((~seen[codes[inside]]).mean())
+def _mean(labels: npt.NDArray[np.float32], inside: Mask) -> float:
+    return float(chosen_rows(labels, inside).mean())
+
+
+def _seen(codes: Int64, labelled: LabelledRows, size: int) -> Mask:
+    """Which codes the training part has."""
+    seen = np.zeros(size, dtype=bool)
+    for piece in row_pieces(len(codes)):
+        seen[codes[piece][labelled.parts[piece] == TRAIN]] = True
+    return seen
+
+
+def _unseen(codes: Int64, seen: Mask, inside: Mask) -> float:
+    """Share of a part's rows whose code the training part does not have."""
+    found = sum(int(np.count_nonzero(~seen[codes[piece][inside[piece]]])) for piece in row_pieces(len(codes)))
+    return found / int(np.count_nonzero(inside))

@@ -11,11 +11,17 @@ import pyarrow.compute as pc
 from lightning_mp.data.columns import Columns, EventFlags
 from lightning_mp.data.feature_columns import FeatureColumn
 from lightning_mp.data.feature_spec import FeatureSpec
+from lightning_mp.data.history import History
 from lightning_mp.data.item_sequences import item_sequences
+from lightning_mp.data.key_buckets import key_buckets
 from lightning_mp.data.log_rows import LogRows
+from lightning_mp.data.row_pieces import column_array, column_pieces, row_pieces
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.errors import ConfigurationError, DataError
 from lightning_mp.schema import Feature
 
+Codes = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
 LENGTH = 50
 """Items that a sequence keeps where its `length` is left out."""
 
@@ -66,17 +72,7 @@ def _sequence(
         there = ", ".join(f"{kind} {count:,}" for kind, count in rows.log.counts.items())
         problem = f"feature `{spec.name}`: the log has no events of kind `{past.of}`; it has {there}"
         raise DataError(problem, "change `history.of` or `event_map`")
-    code_rows = vocabulary.encode(rows.items.to_pylist())
-    values = item_sequences(
-        rows.user,
-        rows.log.table["time"].to_numpy(),
-        code_rows[rows.item],
-        is_event=is_event,
-        asked=positions,
-        length=spec.length or LENGTH,
-        delay_us=past.delay_us,
-        window_us=past.window_us,
-    )
+    values = _values(spec, past, rows, is_event, positions=positions, row_of=vocabulary.encode(rows.items.to_pylist()))
     feature = Feature(
         name=spec.name,
         kind="sequence",
@@ -89,20 +85,48 @@ def _sequence(
         window_us=past.window_us,
         delay_us=past.delay_us,
     )
-    held, width = (values > 0).sum(axis=1), values.shape[1]
-    note = f"{past.of}s of the user, {held.mean():.1f} of {width} places filled, {np.mean(held == 0):.1%} empty"
+    held, empty, width = 0, 0, values.shape[1]
+    for piece in row_pieces(len(values)):
+        filled = np.count_nonzero(values[piece], axis=1)
+        held, empty = held + int(filled.sum()), empty + int(np.count_nonzero(filled == 0))
+    count = max(len(values), 1)
+    note = f"{past.of}s of the user, {held / count:.1f} of {width} places filled, {empty / count:.1%} empty"
     return FeatureColumn(feature=feature, values=values, vocabulary=vocabulary, note=note)
 
 
-def _is_event(kind: str, rows: LogRows, columns: Columns) -> npt.NDArray[np.bool_]:
+def _values(
+    spec: FeatureSpec, past: History, rows: LogRows, is_event: Mask, *, positions: npt.NDArray[np.int64], row_of: Codes
+) -> Codes:
+    """(N, L) vocabulary rows of the labelled rows, some users at a time."""
+    length = spec.length or LENGTH
+    asked, values = scratch_array(len(rows.user), np.int64), scratch_array((len(positions), length), np.int32)
+    asked.fill(-1)
+    for piece in row_pieces(len(positions)):
+        asked[positions[piece]] = np.arange(piece.start, piece.stop)
+    for places in key_buckets(rows.user):
+        wanted = np.flatnonzero(asked[places] >= 0)
+        values[asked[places][wanted]] = item_sequences(
+            rows.user[places],
+            rows.time[places],
+            row_of[rows.item[places]],
+            is_event=is_event[places],
+            asked=wanted,
+            length=length,
+            delay_us=past.delay_us,
+            window_us=past.window_us,
+        )
+    return values
+
+
+def _is_event(kind: str, rows: LogRows, columns: Columns) -> Mask:
     table = rows.log.table
-    found: npt.NDArray[np.bool_]
     if isinstance(columns.event, EventFlags):
         if kind == "impression":
             return np.ones(table.num_rows, dtype=bool)
         if kind not in columns.event.flags:
             return np.zeros(table.num_rows, dtype=bool)
-        found = table[kind].to_numpy()
-        return found
-    found = pc.fill_null(pc.equal(table["event"], kind), False).to_numpy()
+        return column_array(table[kind], np.bool_)
+    found = scratch_array(table.num_rows, np.bool_)
+    for place, piece in column_pieces(table["event"]):
+        found[place] = pc.fill_null(pc.equal(piece, kind), False).to_numpy(zero_copy_only=False)
     return found

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_mp.data.rank_auc import rank_auc
+from lightning_mp.data.shuffled_rows import shuffled_rows
 
 Int64 = npt.NDArray[np.int64]
 _BINS = 32
@@ -18,7 +19,7 @@ _MOST_ROWS = 200_000
 def split_gap(
     columns: Sequence[npt.NDArray[np.int32] | npt.NDArray[np.float64]],
     labels: npt.NDArray[np.float32],
-    parts: npt.NDArray[np.str_],
+    tested: npt.NDArray[np.bool_],
     *,
     seed: int = 0,
 ) -> tuple[float, float] | None:
@@ -30,15 +31,15 @@ def split_gap(
     Args:
         columns: (N,) codes or numbers.
         labels: (N,) in [0, 1]; above 0 counts as positive.
-        parts: (N,) text.
+        tested: (N,) rows of the test part.
         seed: Of the random split, which has as many test rows.
 
     Returns:
         Both AUCs; `None` where one is not defined.
     """
     generator = np.random.default_rng(seed)
-    chosen = np.sort(generator.permutation(len(labels))[:_MOST_ROWS])
-    positive, by_time = labels[chosen] > 0, parts[chosen] == "test"
+    chosen = np.sort(shuffled_rows(len(labels), generator)[:_MOST_ROWS])
+    positive, by_time = labels[chosen] > 0, tested[chosen]
     codes = [_codes(column[chosen]) for column in columns]
     at_random = generator.permutation(by_time)
     found = [_auc(codes, positive, test) for test in (by_time, at_random)]

@@ -8,6 +8,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lightning_mp.data.row_pieces import row_pieces
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.float_formats import FLOAT16
 
 LARGEST_MEAN_ERROR: Final = FLOAT16.relative_step
@@ -58,13 +60,20 @@ def float16_loss(values: npt.NDArray[np.float64]) -> Float16Loss:
         >>> print(float16_loss(np.array([70000.0, 1e-9, 1.0])))
         1 rows would overflow, 1 rows would become zero, mean relative error 0.5
     """
-    with np.errstate(over="ignore", under="ignore"):
-        cast = values.astype(np.float32).astype(np.float16).astype(np.float64)
-    finite = np.isfinite(cast)
-    counted = finite & (values != 0)
-    error = np.abs(cast[counted] - values[counted]) / np.abs(values[counted])
+    errors, known, overflowed, flushed = scratch_array(values.size, np.float64), 0, 0, 0
+    for piece in row_pieces(len(values)):
+        given = values[piece]
+        with np.errstate(over="ignore", under="ignore"):
+            cast = given.astype(np.float32).astype(np.float16).astype(np.float64)
+        finite = np.isfinite(cast)
+        counted = finite & (given != 0)
+        error = np.abs(cast[counted] - given[counted]) / np.abs(given[counted])
+        errors[known : known + len(error)] = error
+        known += len(error)
+        overflowed += int(np.count_nonzero(~finite))
+        flushed += int(np.count_nonzero(counted & (cast == 0)))
     return Float16Loss(
-        overflowed=int(np.count_nonzero(~finite)),
-        flushed=int(np.count_nonzero(counted & (cast == 0))),
-        mean_relative_error=float(error.mean()) if error.size else 0.0,
+        overflowed=overflowed,
+        flushed=flushed,
+        mean_relative_error=float(errors[:known].mean()) if known else 0.0,
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-IN_MEMORY: Final = 1 << 28
+from lightning_mp.errors import ArtifactError
+
+IN_MEMORY: Final = 1 << 26
 """Bytes that are kept in memory; what comes after lies in a temporary file, mapped."""
 
 
@@ -17,14 +19,12 @@ IN_MEMORY: Final = 1 << 28
 class TableSpool:
     """Gathers tables of one schema.
 
-    Args:
-        in_memory: Bytes up to which nothing is written.
+    The file has no name: whatever ends the process, nothing of it stays.
 
     Attributes:
         on_disk: Whether a file was begun.
     """
 
-    in_memory: int = IN_MEMORY
     on_disk: bool = False
     _tables: list[pa.Table] = field(default_factory=list)
     _bytes: int = 0
@@ -32,16 +32,32 @@ class TableSpool:
     _writer: Any = None
 
     def add(self, table: pa.Table) -> None:
-        """Add one table."""
+        """Add one table.
+
+        Raises:
+            ArtifactError: The disk of the temporary folder is full.
+        """
         if not table.num_rows and self._tables:
             return
         if self._writer is None:
             self._tables.append(table)
             self._bytes += table.nbytes
-            if self._bytes > self.in_memory:
-                self._begin()
+            if self._bytes <= IN_MEMORY:
+                return
+            tables, self._tables = self._tables, []
         else:
-            self._writer.write_table(table)
+            tables = [table]
+        try:
+            if self._writer is None:
+                self.on_disk = True
+                self._file = tempfile.TemporaryFile(prefix="lightning-mp-")  # noqa: SIM115  # closed where it is mapped
+                self._writer = pa.ipc.new_file(self._file, table.schema)
+            for one in tables:
+                self._writer.write_table(one)
+        except OSError as error:
+            problem = f"`{tempfile.gettempdir()}`: {error.strerror or error}, for the columns of a log"
+            hint = "set TMPDIR to a folder on a disk with as much room as the log takes"
+            raise ArtifactError(problem, hint) from error
 
     def table(self) -> pa.Table:
         """All of it, in one; columns in several chunks. The file goes when the table does."""
@@ -49,16 +65,6 @@ class TableSpool:
             return pa.concat_tables(self._tables)
         self._writer.close()
         self._file.flush()
-        # The name goes at once and the bytes with the last map of them, whatever ends the process.
-        mapped = pa.memory_map(self._file.name)
-        Path(self._file.name).unlink()
-        self._file.close()
-        return pa.ipc.open_file(mapped).read_all()
-
-    def _begin(self) -> None:
-        self.on_disk = True
-        self._file = tempfile.NamedTemporaryFile(prefix="lightning-mp-", suffix=".arrow", delete=False)  # noqa: SIM115  # closed where it is read back
-        self._writer = pa.ipc.new_file(self._file, self._tables[0].schema)
-        for table in self._tables:
-            self._writer.write_table(table)
-        self._tables = []
+        with self._file:
+            mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped))).read_all()

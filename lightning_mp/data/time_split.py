@@ -9,11 +9,16 @@ import numpy.typing as npt
 
 from lightning_mp.data.durations import duration_us
 from lightning_mp.data.iso_time import to_iso, to_microseconds
+from lightning_mp.data.row_pieces import row_pieces
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.errors import ConfigurationError, DataError
 
 PARTS = ("train", "validation", "test")
 EMBARGO = "embargo"
 """Rows that belong to no part: too close before a cut."""
+NAMES = np.array([*PARTS, EMBARGO], dtype="<U10")
+"""Of the codes of parts."""
+TRAIN, VALIDATION, TEST, NO_PART = range(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +72,24 @@ class TimeSplit:
             DataError: A part that was asked for would be empty: too few rows, too few distinct times, or `at`
                 outside the log.
         """
+        return NAMES[self.codes(time, horizon_us=horizon_us)]
+
+    def codes(self, time: npt.ArrayLike, *, horizon_us: int = 0) -> npt.NDArray[np.int8]:
+        """The part of each row, as its place in `NAMES`.
+
+        Args:
+            time: As for `parts`.
+            horizon_us: As for `parts`.
+
+        Raises:
+            DataError: As for `parts`.
+        """
         moments = np.asarray(time, dtype=np.int64)
         if moments.size == 0:
             raise DataError("there are no rows to split", "check the log")
-        ordered = np.sort(moments)
+        ordered = scratch_array(moments.shape, np.int64)
+        ordered[:] = moments
+        ordered.sort()
         test_from = self._test_from(ordered)
         before = ordered[: int(np.searchsorted(ordered, test_from, side="left"))]
         if not before.size or before.size == ordered.size:
@@ -80,8 +99,8 @@ class TimeSplit:
                 f"the time split at {to_iso(test_from)} leaves no {side} rows: the log goes from {first} to {last}"
             )
             raise DataError(problem, "move `split.at`, or use `split.test` on a log that spans more time")
-        parts = np.full(moments.shape, "train", dtype="<U10")
         gap = horizon_us if self.embargo is None else duration_us(self.embargo, name="split.embargo")
+        cuts = [(test_from, TEST)]
         if self.validation:
             validation_from = int(before[_position(before.size, self.validation)])
             if validation_from == before[0]:
@@ -89,13 +108,16 @@ class TimeSplit:
                     f"the time split leaves no training rows before the validation part at {to_iso(validation_from)}"
                 )
                 raise DataError(problem, "lower `split.validation`, or use a log that spans more time")
-            parts[moments >= validation_from - gap] = EMBARGO
-            parts[moments >= validation_from] = "validation"
-        parts[moments >= test_from - gap] = EMBARGO
-        parts[moments >= test_from] = "test"
-        for part in PARTS if gap else ():
-            if not (parts == part).any() and (part != "validation" or self.validation):
-                problem = f"an embargo of {gap / 3.6e9:g} hours leaves no {part} rows"
+            cuts.insert(0, (validation_from, VALIDATION))
+        parts = scratch_array(moments.shape, np.int8)
+        for piece in row_pieces(len(moments)):
+            parts[piece] = TRAIN
+            for cut, part in cuts:
+                parts[piece][moments[piece] >= cut - gap] = NO_PART
+                parts[piece][moments[piece] >= cut] = part
+        for part, name in enumerate(PARTS) if gap else ():
+            if not (parts == part).any() and (part != VALIDATION or self.validation):
+                problem = f"an embargo of {gap / 3.6e9:g} hours leaves no {name} rows"
                 hint = "shorten the label's window, set `split.embargo: 0s`, or use a log that spans more time"
                 raise DataError(problem, hint)
         return parts

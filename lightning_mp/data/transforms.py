@@ -10,7 +10,10 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
+from lightning_mp.data.chosen_rows import chosen_rows
 from lightning_mp.data.quantile_transform import apply_quantile, fit_quantile, invert_quantile
+from lightning_mp.data.row_pieces import row_pieces
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.errors import ConfigurationError, DataError
 from lightning_mp.schema import Transform, TransformKind
 
@@ -58,9 +61,9 @@ def fit(kind: TransformKind, values: npt.ArrayLike) -> Transform:
     x = np.asarray(values, dtype=np.float64)
     if x.size == 0:
         raise DataError(f"`{kind}` cannot be fitted: there is not one value", "drop the feature, or give it data")
-    if not np.isfinite(x).all():
-        raise DataError(f"`{kind}` cannot be fitted: {np.count_nonzero(~np.isfinite(x)):,} values are not finite",
-                        "fill or reject them first")  # fmt: skip
+    unfit = sum(int(np.count_nonzero(~np.isfinite(x[piece]))) for piece in row_pieces(len(x)))
+    if unfit:
+        raise DataError(f"`{kind}` cannot be fitted: {unfit:,} values are not finite", "fill or reject them first")
     if kind.startswith("log1p") and x.min() < 0:
         raise DataError(
             f"`{kind}` is for numbers from 0 on, {np.count_nonzero(x < 0):,} are negative, the smallest {x.min():g}",
@@ -75,18 +78,20 @@ def _constants(kind: TransformKind, x: Float64) -> dict[str, float]:  # noqa: PL
             low, high = float(x.min()), float(x.max())
             return {"offset": low / 2 + high / 2, "scale": (high / 2 - low / 2) or 1.0}
         case "power_of_two":
-            exponent = int(np.frexp(np.abs(x).max())[1])
+            exponent = int(np.frexp(_largest(x))[1])
             return {"scale": 2.0 ** min(-exponent, 1023)}
         case "zscore":
             return _moments(x)
         case "log1p_zscore":
             return _moments(_log1p(x))
         case "log1p_flag":
-            there = x[x != 0]
+            there = chosen_rows(x, x != 0)
             return _moments(_log1p(there if len(there) else x))
         case "robust_clip":
-            low, high = np.quantile(x, (0.001, 0.999)).tolist()
-            return {"low": low, "high": high, **_moments(np.clip(x, low, high))}
+            held = scratch_array(len(x), np.float64)
+            held[:] = x
+            low, high = np.quantile(held, (0.001, 0.999), overwrite_input=True).tolist()
+            return {"low": low, "high": high, **_moments(np.clip(x, low, high, out=held))}
         case "quantile":
             return fit_quantile(x)
         case _:
@@ -183,11 +188,22 @@ def _valid(x: Float64, constants: dict[str, float]) -> Float64:
 
 
 def _log1p(x: Float64) -> Float64:
-    return np.asarray(np.log(np.maximum(x, 0.0) + 1.0))
+    made: Float64 = np.maximum(x, 0.0, out=scratch_array(x.shape, np.float64))
+    np.add(made, 1.0, out=made)
+    return np.log(made, out=made)
+
+
+def _largest(x: Float64) -> float:
+    return max(abs(float(x.min())), abs(float(x.max())))
 
 
 def _moments(y: Float64) -> dict[str, float]:
-    scale = float(np.abs(y).max()) or 1.0  # squares of huge values would overflow
-    mean, std = float((y / scale).mean()) * scale, float((y / scale).std()) * scale
+    scale = _largest(y) or 1.0  # squares of huge values would overflow
+    scaled: Float64 = np.divide(y, scale, out=scratch_array(len(y), np.float64))
+    middle = scaled.mean()
+    # What `std` does, in the memory that is there already.
+    np.subtract(scaled, middle, out=scaled)
+    np.multiply(scaled, scaled, out=scaled)
+    mean, std = float(middle) * scale, float(np.sqrt(np.add.reduce(scaled) / len(scaled))) * scale
     # A constant column's mean is rounded, which leaves a std that is noise.
     return {"mean": mean, "std": 1.0 if y.min() == y.max() or std == 0.0 else std}

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from lightning_mp import __version__
 from lightning_mp.artifacts import digest, new_folder, replacing
+from lightning_mp.data.row_pieces import row_pieces
+from lightning_mp.data.scratch_array import scratch_array
+from lightning_mp.data.shuffled_rows import shuffled_rows
 from lightning_mp.data.store.collected_rows import CollectedRows, Matrices, row_bytes
 from lightning_mp.data.store.keys_file import write_batch, write_keys
 from lightning_mp.data.store.layout import Group, features_of, layout
@@ -143,8 +146,10 @@ def _shards(collected: CollectedRows, contents: VersionContents, rows: int) -> I
     groups = layout(contents.schema)
     # crc32 and not the split's place: the order of the splits must not change the order of the rows.
     draw = np.random.default_rng([contents.shuffle_seed, zlib.crc32(collected.split.encode())])
-    places = np.empty(collected.rows, dtype=np.int64)
-    places[draw.permutation(collected.rows)] = np.arange(collected.rows)
+    order = shuffled_rows(collected.rows, draw)
+    places = scratch_array(collected.rows, order.dtype)
+    for piece in row_pieces(collected.rows):
+        places[order[piece]] = np.arange(piece.start, piece.stop)
     for first in range(0, max(collected.rows, 1), rows):
         size = min(rows, collected.rows - first)
         shard = {group.name: np.empty((size, group.width), dtype=group.dtype) for group in groups}
