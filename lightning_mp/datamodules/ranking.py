@@ -69,8 +69,7 @@ class RankingDataModule(pl.LightningDataModule):
         max_bad_share: Share in [0, 1] of rows that may be rejected.
         on_overflow: What becomes of a float16 feature with too large a number: refuse, float32, or clip.
         synthetic: Settings of the synthetic log.
-        memory_limit: What sorting events for histories, and the store's writer, may take while the store is made, such
-            as `400MB`.
+        memory_limit: What sorting events, and the store's writer, may take while the store is made, such as `400MB`.
         batch_size: Rows a batch, in each process.
         shuffle: Order of the training rows: `"global"`; `"block"`, which reads neighbours together: about twice as
             fast, as good on a store's rows, right for stores larger than memory; `"none"`.
