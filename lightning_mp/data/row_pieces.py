@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy.typing as npt
-import pyarrow as pa
 
 from lightning_mp.data.scratch_array import scratch_array
+
+if TYPE_CHECKING:  # transforms go through rows in pieces too, and know nothing of Arrow
+    import pyarrow as pa
 
 ROWS: Final = 1 << 17
 """Rows of a piece: what is made of them stays small, and the steps between them few."""
