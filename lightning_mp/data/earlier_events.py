@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from lightning_mp.data.history import History
 
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -51,7 +52,7 @@ class EarlierEvents:
         of: Mask,
         *,
         per: Mask | None = None,
-        numbers: Float64 | Int64 | None = None,
+        numbers: Float64 | Int32 | None = None,
         prior_mean: float = 0.0,
     ) -> Float64:
         """A history of some of the events.
@@ -75,7 +76,7 @@ class EarlierEvents:
         if history.measure == "recency":
             return self._recency(asked, of, start, until)
         if history.measure == "distinct":
-            return self._distinct(np.asarray(numbers), of, start, until)
+            return self._distinct(np.asarray(numbers, dtype=np.int32), of, start, until)
         if per is not None:
             weights = per * np.int64(1 << _HALF)
             weights += of
@@ -105,7 +106,7 @@ class EarlierEvents:
         seconds = (self._key[asked] - self._key[found]).astype(np.float64) / 1e6
         return np.where(found >= start, seconds, np.nan)
 
-    def _distinct(self, codes: Int64, of: Mask, start: Int64, until: Int64) -> Float64:
+    def _distinct(self, codes: Int32, of: Mask, start: Int64, until: Int64) -> Float64:
         """How many distinct codes; a code stands in the windows from where one of its events comes in.
 
         Windows move forward only. So an event is in those of a run of the rows asked, and it stands for its code until

@@ -10,6 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_mp.data.column_codes import column_codes
+from lightning_mp.data.row_pieces import column_pieces
+from lightning_mp.data.scratch_array import scratch_array
+
 Codes = npt.NDArray[np.unsignedinteger[Any]]
 _WIDEST: Final = 2**32
 """Range up to which whole numbers stand for themselves; columns that spread further are numbered by their values."""
@@ -38,7 +42,8 @@ def entity_codes(events: pa.Table, by: Sequence[str]) -> tuple[Codes, int]:
         if size * count > 2**64:
             found, inverse = np.unique(codes, return_inverse=True)
             codes, size = inverse.astype(np.uint32), len(found)
-        codes = codes.astype(np.uint32 if size * count <= 2**32 else np.uint64, copy=False)
+        if size * count > 2**32:
+            codes = _widened(codes)
         codes *= codes.dtype.type(count)
         codes += more
         size *= count
@@ -54,16 +59,23 @@ def _column_codes(column: pa.ChunkedArray) -> tuple[Codes, int]:
         bounds = pc.min_max(column).as_py()
         low, high = bounds["min"] or 0, bounds["max"] or 0
     if not pa.types.is_integer(column.type) or high - low >= _WIDEST - 1 or high >= 2**63:
-        encoded = column.dictionary_encode().unify_dictionaries()
-        low, high = 0, max((len(chunk.dictionary) for chunk in encoded.chunks), default=0) - 1
-        column = pa.chunked_array([chunk.indices for chunk in encoded.chunks], type=pa.int32())
-    codes = np.empty(len(column), dtype=np.uint32)
-    end = 0
-    for chunk in column.chunks:
-        here = codes[end : (end := end + len(chunk))]
-        values = chunk.fill_null(low) if chunk.null_count else chunk
+        numbers, words = column_codes(column)
+        numbers += 1
+        return numbers.view(np.uint32), len(words) + 1
+    codes = scratch_array(len(column), np.uint32)
+    for place, piece in column_pieces(column):
+        here = codes[place]
+        values = piece.fill_null(low) if piece.null_count else piece
         np.subtract(values.to_numpy(), low, out=here, dtype=np.int64, casting="unsafe")  # below 2**32: it fits
         here += np.uint32(1)
-        if chunk.null_count:
-            here[chunk.is_null().to_numpy(zero_copy_only=False)] = 0
+        if piece.null_count:
+            here[piece.is_null().to_numpy(zero_copy_only=False)] = 0
     return codes, high - low + 2
+
+
+def _widened(codes: Codes) -> Codes:
+    if codes.dtype == np.uint64:
+        return codes
+    wide = scratch_array(len(codes), np.uint64)
+    wide[:] = codes
+    return wide

@@ -7,11 +7,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_mp.data.column_codes import column_codes
 from lightning_mp.data.history import LABEL, History
+from lightning_mp.data.row_pieces import column_array
 
 Mask = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
 
 
 class EventColumns:
@@ -41,19 +43,15 @@ class EventColumns:
             self._kinds[kind] = _mask(self._is(kind))
         return self._kinds[kind]
 
-    def numbers(self, history: History) -> Float64 | Int64 | None:
+    def numbers(self, history: History) -> Float64 | Int32 | None:
         """(N,) what is summed, anything where there is no value; codes where distinct values are counted."""
         name = self._column(history)
         if name is None:
             return None
         column = self._events[name]
         if history.measure != "distinct":
-            return np.asarray(column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy())
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        encoded = column.dictionary_encode().unify_dictionaries()
-        codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in encoded.chunks]
-        return np.concatenate([np.zeros(0, dtype=np.int32), *codes])
+            return column_array(column.cast(pa.float64(), safe=False), np.float64)
+        return column_codes(column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column)[0]
 
     def _is(self, kind: str) -> pa.ChunkedArray:
         if kind == LABEL:
@@ -68,4 +66,4 @@ class EventColumns:
 
 
 def _mask(column: pa.ChunkedArray) -> Mask:
-    return np.asarray(column.fill_null(False).to_numpy(), dtype=bool)
+    return column_array(column.fill_null(False), np.bool_)

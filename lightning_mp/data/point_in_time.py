@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,11 @@ from lightning_mp.data.entity_codes import entity_codes
 from lightning_mp.data.event_columns import EventColumns
 from lightning_mp.data.history import History
 from lightning_mp.data.point_in_time_sql import history_sql
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.errors import DataError
 
 Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _BYTES_A_ROW: Final = 64
@@ -65,7 +67,7 @@ def point_in_time(
         flags: Kinds that have a flag column (wide form); `None` for the long form.
         memory_limit: Of what is sorted at once, such as `400MB`: with less, the entities take their turns, but the
             events of one are always sorted at once. Beside it stand the values and about 12 bytes an event, and 8 for
-            each column that is summed.
+            each column that is summed; of a large log most of these lie in nameless files.
         progress: Called with one line of text a feature.
 
     Raises:
@@ -80,9 +82,8 @@ def point_in_time(
     time: Int64 = events["time"].to_numpy()
     columns = EventColumns(events, flags)
     # The place among the rows that are asked for, so that only as many values are kept.
-    place: npt.NDArray[np.signedinteger[Any]] = np.full(
-        len(time), -1, dtype=np.int32 if len(time) < 2**31 else np.int64
-    )
+    place = scratch_array(len(time), np.int32 if len(time) < 2**31 else np.int64)
+    place.fill(-1)
     place[asked] = np.arange(len(asked), dtype=place.dtype)
     limit = None if memory_limit is None else byte_size(memory_limit, name="memory_limit", least=1)
     made: dict[str, PointInTime] = {}
@@ -116,7 +117,7 @@ class _Counted:
     history: History
     of: Mask
     per: Mask | None
-    numbers: Float64 | Int64 | None
+    numbers: Float64 | Int32 | None
     prior_mean: float | None
     values: Float64
 
@@ -148,6 +149,5 @@ def _counted(
             )
         above = np.count_nonzero(seen) if numbers is None else numbers[seen].sum()
         mean = float(above / below)
-    return _Counted(
-        name=name, history=history, of=of, per=per, numbers=numbers, prior_mean=mean, values=np.full(asked, np.nan)
-    )
+    values = scratch_array(asked, np.float64)
+    return _Counted(name=name, history=history, of=of, per=per, numbers=numbers, prior_mean=mean, values=values)
