@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,7 +58,10 @@ class ExponentHistogram:
 
 
 class GradientSample:
-    """Hooks on parameters that take a sample of each gradient before it is accumulated or averaged.
+    """A sample of each gradient of a backward pass, taken before it is accumulated or averaged.
+
+    A parameter that has no gradient yet has that of the pass when it ends; any other needs a hook, and all do where
+    several processes average their gradients in the pass.
 
     Args:
         parameters: Parameters by name.
@@ -78,21 +82,33 @@ class GradientSample:
         self._parameters = dict(parameters)
         self._samples = min(samples, max(_FEWEST, _MOST_TOGETHER // max(1, len(self._parameters))))
         self._handles: list[RemovableHandle] = []
+        self._fresh: list[tuple[str, Tensor]] = []
         self._taken: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
         self._sizes: list[int] = []
         self._bins = torch.empty(0, dtype=torch.int32)
 
     def attach(self) -> None:
-        """Put the hooks on, after the forward pass; what is frozen in this pass has no gradient."""
+        """Call after the forward pass; what is frozen in this pass has no gradient."""
+        alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
         for name, parameter in self._parameters.items():
-            if parameter.requires_grad:
-                self._handles.append(parameter.register_hook(self._hook(name)))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            if not parameter.requires_grad:
+                continue
+            # One whose optimizer steps within the pass has lost it by then.
+            if alone and parameter.grad is None and not getattr(parameter, "_post_accumulate_grad_hooks", None):
+                self._fresh.append((name, parameter))
+            else:
+                hook = functools.partial(self._take, name)
+                self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def detach(self) -> None:
-        """Take the hooks off; the samples stay."""
+        """Call when the pass is over: takes the hooks off; the samples stay."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for name, parameter in self._fresh:
+            if parameter.grad is not None:
+                self._take(name, parameter.grad)
+        self._fresh.clear()
 
     def histogram(self) -> ExponentHistogram | None:
         """Count what was sampled, by one read from the device, and forget it; None if there was no gradient."""
@@ -125,16 +141,13 @@ class GradientSample:
             self._sizes, self._bins = sizes, torch.repeat_interleave(starts, torch.tensor(sizes)).to(device)
         return self._bins
 
-    def _hook(self, name: str) -> object:
-        def take(gradient: Tensor) -> None:
-            values = gradient.detach() if gradient.requires_grad else gradient
-            if values.is_sparse:
-                values = values._values()  # noqa: SLF001 - `values()` wants it coalesced
-            if values.numel() and name not in self._taken:  # a shared weight's gradient arrives as one sum
-                least, most = torch.aminmax(_in_memory_order(values))
-                self._taken[name] = (spread(values, self._samples), least.float(), most.float())
-
-        return take
+    def _take(self, name: str, gradient: Tensor) -> None:
+        values = gradient.detach() if gradient.requires_grad else gradient
+        if values.is_sparse:
+            values = values._values()  # noqa: SLF001 - `values()` wants it coalesced
+        if values.numel() and name not in self._taken:  # a shared weight's gradient arrives as one sum
+            least, most = torch.aminmax(_in_memory_order(values))
+            self._taken[name] = (spread(values, self._samples), least.float(), most.float())
 
 
 def spread(values: Tensor, samples: int) -> Tensor:

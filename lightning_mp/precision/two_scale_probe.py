@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -128,16 +128,14 @@ class TwoScaleProbe:
         return handle
 
     def _measure(self, name: str, own: Tensor, other: Tensor) -> None:
-        with torch.autocast(own.device.type, enabled=False):
+        device = own.device.type
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             rescaled = other * 2.0**-self.bits
             true, lossy = (rescaled, own) if self.bits > 0 else (own, rescaled)
-            there = true != 0
-            numbers = [
-                torch.linalg.vector_norm(true),
-                torch.linalg.vector_norm(true - lossy),
-                there.sum().float(),
-                (there & (lossy == 0)).sum().float(),
-            ]
+            there = torch.count_nonzero(true)
+            kept = torch.count_nonzero(torch.logical_and(true, lossy))
+            norms = torch._foreach_norm([true, true - lossy])  # noqa: SLF001 - as torch's own clipping does
+            numbers = [*norms, there.float(), (there - kept).float()]
         self._measured.append((name, own.numel(), torch.stack(numbers)))
 
     def _chosen(self, loss: Tensor, graph: LossGraph) -> tuple[list[str], list[Tensor | Node]]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_mp.precision.gradient_sample import GradientSample, spread
+from lightning_mp.precision.gradient_sample import ExponentHistogram, GradientSample, spread
 
 LAYOUTS = {
     "row by row": lambda x: x,
@@ -43,17 +43,48 @@ def test_values_are_those_of_a_slow_count(layout, dtype):
             assert taken.data_ptr() != values.data_ptr()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_largest_and_the_exponents_are_right_whatever_the_layout(layout):
-    weight = torch.zeros(7, 11, requires_grad=True)
-    gradient = LAYOUTS[layout](torch.randn(7, 11))
-    sample = GradientSample({"weight": weight}, samples=4096)
+def histogram_of(weight: Tensor, gradient: Tensor) -> ExponentHistogram:
+    sample = GradientSample({"weight": weight, "unused": torch.zeros(2, requires_grad=True)}, samples=4096)
     sample.attach()
     weight.backward(gradient)
     sample.detach()
-    histogram = sample.histogram()
-    assert histogram.largest["weight"] == pytest.approx(max(map(abs, gradient.flatten().tolist())), rel=1e-6)
+    assert not weight._backward_hooks
+    return sample.histogram()
+
+
+def agrees(histogram: ExponentHistogram, values: list[float]) -> bool:
     wanted = [0] * 256
-    for value in gradient.flatten().tolist():
+    for value in values:
         wanted[math.frexp(value)[1] + 126] += 1
-    assert histogram.counts["weight"] == wanted
+    largest = pytest.approx({"weight": max(map(abs, values))}, rel=1e-6)
+    return histogram.largest == largest and histogram.counts == {"weight": wanted}
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_largest_and_the_exponents_are_those_of_this_pass_alone(layout, accumulates):
+    weight, gradient = torch.zeros(7, 11, requires_grad=True), LAYOUTS[layout](torch.randn(7, 11))
+    weight.grad = torch.randn(7, 11) * 1e3 if accumulates else None
+    assert agrees(histogram_of(weight, gradient), gradient.flatten().tolist())
+
+
+def test_what_is_scaled_or_dropped_after_the_pass_was_seen_as_it_was():
+    weight, gradient = torch.zeros(5, requires_grad=True), torch.randn(5)
+    weight.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+    assert agrees(histogram_of(weight, gradient), gradient.tolist())
+    sample = GradientSample({"weight": (other := torch.zeros(5, requires_grad=True))}, samples=4096)
+    sample.attach()
+    other.backward(gradient)
+    sample.detach()
+    other.grad.mul_(1e-3)
+    assert agrees(sample.histogram(), gradient.tolist())
+
+
+def test_rows_of_a_sparse_gradient_are_its_values():
+    table = torch.nn.Embedding(9, 3, sparse=True)
+    rows, weights = torch.randint(9, (20,)), torch.randn(20, 3)
+    sample = GradientSample({"weight": table.weight}, samples=4096)
+    sample.attach()
+    (table(rows) * weights).sum().backward()
+    sample.detach()
+    assert agrees(sample.histogram(), weights.flatten().tolist())
