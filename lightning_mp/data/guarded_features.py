@@ -142,18 +142,10 @@ def _histories(
             known[labelled.positions[piece]] = labelled.labels[piece]
         events = events.append_column(LABEL, pa.array(known, from_pandas=True))
     mapped = {name: _mapped(history, columns) for name, history in histories.items()}
-    found: dict[str, PointInTime] = {}
-    for by in dict.fromkeys(history.by for history in mapped.values()):
-        made = point_in_time(
-            events, {name: history for name, history in mapped.items() if history.by == by}, labelled.positions,
-            train_until=labelled.train_until, flags=flags, progress=progress,
-            memory_limit=None if memory_limit is None else f"{memory_limit // 1000}KB",
-        )  # fmt: skip
-        for name, one in made.items():
-            values = scratch_array(len(one.values), np.float64)
-            values[:] = one.values
-            found[name] = replace(one, values=values)
-    made = {name: found[name] for name in mapped}
+    made = point_in_time(
+        events, mapped, labelled.positions, train_until=labelled.train_until, flags=flags, progress=progress,
+        memory_limit=None if memory_limit is None else f"{memory_limit // 1000}KB",
+    )  # fmt: skip
     compared = require_replay(events, mapped, made, labelled.positions, flags=flags, rows=guard.replay_rows)
     progress(f"leakage guard: {compared:,} values of histories replayed from earlier events alone, all equal")
     return made
