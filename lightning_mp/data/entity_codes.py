@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,12 +19,15 @@ _WIDEST: Final = 2**32
 """Range up to which whole numbers stand for themselves; columns that spread further are numbered by their values."""
 
 
-def entity_codes(events: pa.Table, by: Sequence[str]) -> tuple[Codes, int]:
+def entity_codes(
+    events: pa.Table, by: Sequence[str], *, allocate: Callable[..., npt.NDArray[Any]] = scratch_array
+) -> tuple[Codes, int]:
     """Number the rows by their keys. A missing key is a key like any other.
 
     Args:
         events: The keys' columns, of any type.
         by: Their names.
+        allocate: Makes an array of a shape and a type.
 
     Returns:
         (N,) uint32, or uint64 where that is too narrow: equal where all keys are; and a number above all of them.
@@ -34,23 +37,24 @@ def entity_codes(events: pa.Table, by: Sequence[str]) -> tuple[Codes, int]:
         >>> codes.tolist(), size
         ([4, 3, 10], 12)
     """
-    codes, size = _column_codes(events[by[0]])
+    codes, size = _column_codes(events[by[0]], allocate)
     for name in by[1:]:
-        more, count = _column_codes(events[name])
+        more, count = _column_codes(events[name], allocate)
         # Odd, so that the lowest bits of the product, by which the events are dealt out, depend on every key.
         count |= 1
         if size * count > 2**64:
             found, inverse = np.unique(codes, return_inverse=True)
             codes, size = inverse.astype(np.uint32), len(found)
-        if size * count > 2**32:
-            codes = _widened(codes)
+        if size * count > 2**32 and codes.dtype != np.uint64:
+            narrow, codes = codes, allocate(len(codes), np.uint64)
+            codes[:] = narrow
         codes *= codes.dtype.type(count)
         codes += more
         size *= count
     return codes, size
 
 
-def _column_codes(column: pa.ChunkedArray) -> tuple[Codes, int]:
+def _column_codes(column: pa.ChunkedArray, allocate: Callable[..., npt.NDArray[Any]]) -> tuple[Codes, int]:
     """Numbers of one column's values from 1 on, 0 where there is none; and a number above all of them."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -62,7 +66,7 @@ def _column_codes(column: pa.ChunkedArray) -> tuple[Codes, int]:
         numbers, words = column_codes(column)
         numbers += 1
         return numbers.view(np.uint32), len(words) + 1
-    codes = scratch_array(len(column), np.uint32)
+    codes = allocate(len(column), np.uint32)
     for place, piece in column_pieces(column):
         here = codes[place]
         values = piece.fill_null(low) if piece.null_count else piece
@@ -71,11 +75,3 @@ def _column_codes(column: pa.ChunkedArray) -> tuple[Codes, int]:
         if piece.null_count:
             here[piece.is_null().to_numpy(zero_copy_only=False)] = 0
     return codes, high - low + 2
-
-
-def _widened(codes: Codes) -> Codes:
-    if codes.dtype == np.uint64:
-        return codes
-    wide = scratch_array(len(codes), np.uint64)
-    wide[:] = codes
-    return wide

@@ -17,6 +17,7 @@ from lightning_mp.data.entity_codes import entity_codes
 from lightning_mp.data.event_columns import EventColumns
 from lightning_mp.data.history import History
 from lightning_mp.data.point_in_time_sql import history_sql
+from lightning_mp.data.row_pieces import row_pieces
 from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.errors import DataError
 
@@ -26,6 +27,8 @@ Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _BYTES_A_ROW: Final = 64
 """Of the rows that are sorted at once, at most."""
+_BYTES_AN_EVENT: Final = 8
+"""Of what stands beside them for every event: the number of its keys and its place among the rows asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +68,9 @@ def point_in_time(
         asked: (N,) rows of `events`, each once.
         train_until: First time that is no longer training; a prior's mean is that of the events before it.
         flags: Kinds that have a flag column (wide form); `None` for the long form.
-        memory_limit: Of what is sorted at once, such as `400MB`: with less, the entities take their turns, but the
-            events of one are always sorted at once. Beside it stand the values and about 12 bytes an event, and 8 for
-            each column that is summed; of a large log most of these lie in nameless files.
+        memory_limit: Such as `400MB`, of what is sorted at once: with less, the entities take their turns, but the
+            events of one are always sorted at once. Beside it stand the values and 8 bytes an event, in nameless files
+            where they are more than half the limit, and a byte an event for each kind of event that counts.
         progress: Called with one line of text a feature.
 
     Raises:
@@ -79,31 +82,33 @@ def point_in_time(
         >>> made["clicks"].values.tolist()
         [0.0, 1.0, 1.0]
     """
+    limit = None if memory_limit is None else byte_size(memory_limit, name="memory_limit", least=1)
+    beside = _BYTES_AN_EVENT * events.num_rows + 8 * len(asked) * len(histories)
+    allocate = np.empty if limit is None or beside <= limit // 2 else scratch_array
     time: Int64 = events["time"].to_numpy()
     columns = EventColumns(events, flags)
     # The place among the rows that are asked for, so that only as many values are kept.
-    place = scratch_array(len(time), np.int32 if len(time) < 2**31 else np.int64)
+    place = allocate(len(time), np.int32 if len(time) < 2**31 else np.int64)
     place.fill(-1)
-    place[asked] = np.arange(len(asked), dtype=place.dtype)
-    limit = None if memory_limit is None else byte_size(memory_limit, name="memory_limit", least=1)
+    for piece in row_pieces(len(asked)):
+        place[asked[piece]] = np.arange(piece.start, piece.stop)
     made: dict[str, PointInTime] = {}
     for by in dict.fromkeys(history.by for history in histories.values()):
-        counted = [
-            _counted(name, history, columns, time=time, train_until=train_until, asked=len(asked))
-            for name, history in histories.items()
-            if history.by == by
-        ]
-        codes, size = entity_codes(events, by)
+        alike = {name: history for name, history in histories.items() if history.by == by}
+        counted = [_counted(name, history, columns, time, train_until) for name, history in alike.items()]
+        values = {name: allocate(len(asked), np.float64) for name in alike}
+        codes, size = entity_codes(events, by, allocate=allocate)
         rows_at_once = None if limit is None else max(limit // _BYTES_A_ROW, 1)
         for rows, starts in entity_blocks(codes, size, time, rows_at_once=rows_at_once):
             here = place[rows]
             wanted = np.flatnonzero(here >= 0)
+            here = here[wanted]
             block = EarlierEvents(time[rows], starts)
             for one in counted:
-                one.values[here[wanted]] = one.of_block(block, rows, wanted)
+                values[one.name][here] = one.of_block(block, rows, wanted)
         for one in counted:
             sql = history_sql(one.history, flags=flags or (), wide=flags is not None, prior_mean=one.prior_mean or 0.0)
-            made[one.name] = PointInTime(values=one.values, sql=sql, prior_mean=one.prior_mean)
+            made[one.name] = PointInTime(values=values[one.name], sql=sql, prior_mean=one.prior_mean)
             if progress:
                 progress(f"feature `{one.name}`: {one.history.measure} of {one.history.of} by {', '.join(by)}")
     return {name: made[name] for name in histories}
@@ -119,7 +124,6 @@ class _Counted:
     per: Mask | None
     numbers: Float64 | Int32 | None
     prior_mean: float | None
-    values: Float64
 
     def of_block(self, block: EarlierEvents, rows: Int64, wanted: Int64) -> Float64:
         return block.values(
@@ -132,9 +136,7 @@ class _Counted:
         )
 
 
-def _counted(
-    name: str, history: History, columns: EventColumns, *, time: Int64, train_until: int, asked: int
-) -> _Counted:
+def _counted(name: str, history: History, columns: EventColumns, time: Int64, train_until: int) -> _Counted:
     of, numbers = columns.counts(history), columns.numbers(history)
     per = None if history.per is None else columns.kind(history.per)
     mean = None
@@ -149,5 +151,4 @@ def _counted(
             )
         above = np.count_nonzero(seen) if numbers is None else numbers[seen].sum()
         mean = float(above / below)
-    values = scratch_array(asked, np.float64)
-    return _Counted(name=name, history=history, of=of, per=per, numbers=numbers, prior_mean=mean, values=values)
+    return _Counted(name=name, history=history, of=of, per=per, numbers=numbers, prior_mean=mean)
