@@ -57,3 +57,16 @@ def rows_at(values: npt.NDArray[Any], places: npt.NDArray[np.int64]) -> npt.NDAr
     for piece in row_pieces(len(places)):
         made[piece] = values[places[piece]]
     return made
+
+
+def joined(above: npt.NDArray[Any], below: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`np.concatenate([above, below])`.
+
+    Args:
+        above: (N,).
+        below: (M,) of the same type.
+    """
+    made = scratch_array(len(above) + len(below), above.dtype)
+    made[: len(above)] = above
+    made[len(above) :] = below
+    return made

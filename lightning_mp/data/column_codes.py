@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -14,7 +16,7 @@ _AT_ONCE = 1 << 20
 """Rows between which the values found so far are joined; each joining looks at all of them."""
 
 
-def column_codes(column: pa.ChunkedArray, dtype: npt.DTypeLike = np.int32) -> tuple[npt.NDArray[np.int32], pa.Array]:
+def column_codes(column: pa.ChunkedArray, dtype: npt.DTypeLike = np.int32) -> tuple[npt.NDArray[Any], pa.Array]:
     """Codes by order of first appearance, -1 for a missing value, and the value of each code.
 
     Args:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lightning_mp.data.as_of import as_of
 from lightning_mp.data.attribute_table import AttributeTable, join_attributes, table_header
+from lightning_mp.data.chosen_rows import joined, rows_at
 from lightning_mp.data.column_codes import column_codes
 from lightning_mp.data.columns import Columns, EventFlags
 from lightning_mp.data.csv_dialect import CsvDialect
@@ -21,7 +20,8 @@ from lightning_mp.data.events import EventLog, Progress, read_events
 from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.key_buckets import key_buckets
 from lightning_mp.data.label import EventLabel, Label
-from lightning_mp.data.needed_columns import DERIVED, NeededColumns, Place, mapped_column, needed_columns
+from lightning_mp.data.needed_columns import DERIVED, NeededColumns, Place, needed_columns
+from lightning_mp.data.negative_rows import with_negatives
 from lightning_mp.data.negatives import Negatives
 from lightning_mp.data.rejects import Rejects
 from lightning_mp.data.repeated_rows import repeated_rows
@@ -113,12 +113,11 @@ def log_rows(
         if not isinstance(label, EventLabel) or isinstance(columns.event, EventFlags):
             problem = "`negatives` are for a log of what was taken, with a label such as `{event: order}`"
             raise ConfigurationError(problem, "drop `negatives`: this log has rows of both kinds")
-        table, origin, drawn = _with_negatives(
-            table, user, item, time, specs=specs, columns=columns, negatives=negatives, label=label
+        table, origin, drawn = with_negatives(
+            table, user, item, time, items=items, specs=specs, columns=columns, negatives=negatives, label=label
         )
-        user, item = np.concatenate([user, user[origin]]), np.concatenate([item, drawn])
-        time = np.concatenate([time, time[origin]])
-        table = table.set_column(table.column_names.index("item"), "item", items.take(pa.array(item)))
+        user, item = joined(user, rows_at(user, origin)), joined(item, drawn)
+        time = joined(time, rows_at(time, origin))
         notes["negatives"] = f"{len(drawn):,} rows drawn, {negatives.weighting}"
     for key, source, attributes in (("item", settings.items, needed.items), ("user", settings.users, needed.users)):
         if source is not None and attributes:
@@ -178,47 +177,3 @@ def _with_sessions(table: pa.Table, user: Int64, time: Int64, gap_us: int) -> tu
         count += made.count
     table = table.append_column("session", pa.array(session))
     return table.append_column("dwell", pa.array(dwell, from_pandas=True)), count
-
-
-def _with_negatives(
-    table: pa.Table,
-    user: Int64,
-    item: Int64,
-    time: Int64,
-    *,
-    specs: Sequence[FeatureSpec],
-    columns: Columns,
-    negatives: Negatives,
-    label: EventLabel,
-) -> tuple[pa.Table, Int64, Int64]:
-    """The table with the drawn rows below it, the row each was drawn for, and the items drawn."""
-    positive = np.flatnonzero(pc.equal(table["event"], label.event).to_numpy())
-    basket = _baskets(table, user, time, negatives, columns)
-    places, drawn = negatives.draw(table["row"].to_numpy()[positive], item[positive], time[positive], basket[positive])
-    origin = positive[places]
-    below = table.take(pa.array(origin))
-    # What the log tells of an item stands in that item's own latest row, not in the row of the positive.
-    latest = pa.array(found := as_of(item, time, drawn, time[origin]), mask=found < 0)
-    for spec in specs:
-        name = spec.table_column(columns)
-        if spec.role == "item" and spec.kind != "id" and name in table.column_names:
-            below = below.set_column(below.column_names.index(name), name, table[name].take(latest))
-    # Each row has a number of its own: those of the drawn ones go on where the log ends.
-    numbers = pa.array(np.arange(len(drawn), dtype=np.int64) + int(table["row"].to_numpy().max()) + 1)
-    below = below.set_column(below.column_names.index("row"), "row", numbers)
-    for name in ("event", "value", "dwell"):
-        if name in below.column_names:
-            nothing = pa.nulls(below.num_rows, type=below.schema.field(name).type)
-            below = below.set_column(below.column_names.index(name), name, nothing)
-    return pa.concat_tables([table, below]).combine_chunks(), origin, drawn
-
-
-def _baskets(table: pa.Table, user: Int64, time: Int64, negatives: Negatives, columns: Columns) -> Int64:
-    if negatives.basket is not None:
-        keys = table[mapped_column(negatives.basket, columns)]
-        encoded = keys.combine_chunks().dictionary_encode()
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    else:
-        codes = np.unique(time, return_inverse=True)[1].astype(np.int64)
-    # A basket belongs to one user, whatever its number.
-    return np.asarray(np.unique(user * (codes.max() + 2) + codes, return_inverse=True)[1], dtype=np.int64)

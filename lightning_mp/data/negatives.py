@@ -8,7 +8,10 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from lightning_mp.data.chosen_rows import chosen_places, chosen_rows
 from lightning_mp.data.durations import duration_us
+from lightning_mp.data.row_pieces import row_pieces
+from lightning_mp.data.scratch_array import scratch_array
 from lightning_mp.errors import ConfigurationError, DataError
 
 Int64 = npt.NDArray[np.int64]
@@ -66,24 +69,31 @@ class Negatives:
         Raises:
             DataError: There is no period with two items.
         """
-        period = (time - _EPOCH_MONDAY_US) // duration_us(self.available, name="negatives.available")
-        width = int(item.max()) + 1
-        taken = np.unique(basket * width + item)
-        positions, items = [], []
-        for place in np.unique(period).tolist():
-            inside = np.flatnonzero(period == place)
-            choices, counts = np.unique(item[inside], return_counts=True)
-            weights = counts if self.weighting == "popularity" else np.ones_like(counts)
-            found = self._of_period(
-                row[inside], basket[inside], choices, upto=np.cumsum(weights), taken=taken, width=width
-            )
-            positions.append(np.repeat(inside, self.per_positive)[found.ravel() >= 0])
-            items.append(found.ravel()[found.ravel() >= 0])
-        where, what = np.concatenate(positions), np.concatenate(items)
+        length, width = duration_us(self.available, name="negatives.available"), int(item.max()) + 1
+        period, taken = scratch_array(len(time), np.int64), scratch_array(len(time), np.int64)
+        for piece in row_pieces(len(time)):
+            period[piece] = (time[piece] - _EPOCH_MONDAY_US) // length
+            taken[piece] = basket[piece] * width + item[piece]
+        taken.sort()
+        found = scratch_array((len(time), self.per_positive), np.int64)
+        for place in sorted(
+            {number for piece in row_pieces(len(period)) for number in np.unique(period[piece]).tolist()}
+        ):
+            inside = chosen_places(period == place)
+            counts = np.zeros(width, dtype=np.int64)
+            for piece in row_pieces(len(inside)):
+                counts += np.bincount(item[inside[piece]], minlength=width)
+            choices = np.flatnonzero(counts)
+            upto = np.cumsum(counts[choices] if self.weighting == "popularity" else np.ones_like(choices))
+            for piece in row_pieces(len(inside)):
+                rows = inside[piece]
+                found[rows] = self._of_period(row[rows], basket[rows], choices, upto=upto, taken=taken, width=width)
+        flat = found.reshape(-1)
+        where, what = chosen_places(flat >= 0), chosen_rows(flat, flat >= 0)
         if not len(where):
             raise DataError("no negative can be drawn: no period has an item outside the baskets", "widen `available`")
-        order = np.argsort(where, kind="stable")
-        return where[order], what[order]
+        where //= self.per_positive
+        return where, what
 
     def _of_period(self, row: Int64, basket: Int64, choices: Int64, *, upto: Int64, taken: Int64, width: int) -> Int64:
         """(n, per_positive) items; -1 where too few were found."""

@@ -11,18 +11,22 @@ from lightning_mp.data.table_spool import TableSpool
 
 
 def taken_rows(table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
-    """`table.take(places)`, a piece at a time; the table itself where all its rows are taken.
+    """`table.take(places)`, a piece at a time; the table itself where each of its rows is taken once.
 
     Args:
         table: In memory, or mapped.
-        places: (N,) rows, ascending.
+        places: (N,) rows, ascending; one may stand there several times.
 
     Example:
         >>> taken_rows(pa.table({"a": [5, 6, 7]}), np.array([0, 2]))["a"].to_pylist()
         [5, 7]
     """
-    if len(places) in (0, table.num_rows):
-        return table.slice(0, len(places))
+    if not len(places):
+        return table.slice(0, 0)
+    if len(places) == table.num_rows and all(
+        (places[piece] == np.arange(piece.start, piece.stop)).all() for piece in row_pieces(len(places))
+    ):
+        return table
     spool = TableSpool()
     for piece in row_pieces(len(places)):
         wanted = places[piece]
