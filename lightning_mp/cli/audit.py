@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         LightningMPError: The table or an option is refused, or a report cannot be written.
     """
     parser = CommandParser("audit", "Say what float16 will do to every column of a table.")
-    parser.add_argument("path", metavar="PATH", help="a Parquet, CSV or Arrow IPC file, or a feature store")
+    parser.add_argument("path", metavar="PATH", help="a Parquet, CSV, JSON lines or Arrow IPC file, or a feature store")
     parser.add_argument("--label", metavar="COLUMN", help="judge each column by how well it alone tells this one")
     parser.add_argument("--label-at-least", type=float, metavar="N", help="the label is 1 from N on; N is above 0")
     parser.add_argument("--time", metavar="COLUMN", help="compare the first and the last quarter by this time")
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--fail-under", type=float, metavar="N", help="end with 3 when the score is below N")
     parser.add_argument("--delimiter", default=",", help="of a CSV file (default: a comma)")
     parser.add_argument("--decimal", default=".", help="decimal mark of a CSV file (default: a point)")
-    parser.add_argument("--encoding", default="utf-8", help="of a CSV file (default: utf-8)")
+    parser.add_argument("--encoding", default="utf-8", help="of a CSV or JSON lines file (default: utf-8)")
     options = parser.parse_args(argv)
     for name in ("html", "json"):
         target = getattr(options, name)
@@ -68,9 +69,10 @@ def main(argv: Sequence[str]) -> int:
         if options.json is not None:
             _write(Path(options.json), report.to_json())
         _show(report)
-    if options.fail_under is None:
+    if options.fail_under is None or report.score is None or report.score >= options.fail_under:
         return 0
-    return 3 if report.score is not None and report.score < options.fail_under else 0
+    print(f"score {report.score:.1f} is under the {options.fail_under:g} of `--fail-under`", file=sys.stderr)
+    return 3
 
 
 class _Progress:

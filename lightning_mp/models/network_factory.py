@@ -29,7 +29,14 @@ def build_network(factory: Callable[[FeatureSchema], nn.Module], schema: Feature
             f"network `{name}` cannot be built from a schema alone: {error}",
             "let its first parameter be `schema`, and give the others with `functools.partial` or `init_args`",
         ) from error
-    network = factory(schema)
+    try:
+        network = factory(schema)
+    except Exception as error:
+        first = next(iter(inspect.signature(factory).parameters.values()))
+        if first.name == "schema" or "FeatureSchema" in str(first.annotation):
+            raise  # it knows what it is given, so this is its own
+        problem = f"network `{name}` got the schema as its first parameter `{first.name}`: {error}"
+        raise ConfigurationError(problem, "let its first parameter be `schema`, the data's `FeatureSchema`") from error
     if not isinstance(network, nn.Module):
         raise ConfigurationError(f"network `{name}` gave a {type(network).__name__}", "return an `nn.Module`")
     return network

@@ -41,6 +41,7 @@ def test_a_score_below_the_limit_ends_with_3_and_the_report_is_written_all_the_s
     html, written = tmp_path / "r.html", tmp_path / "r.json"
     words = ["audit", str(table), "--html", str(html), "--json", str(written), "--fail-under", "80"]
     assert main(words) == 3
+    assert "is under the 80 of `--fail-under`" in capsys.readouterr().err
     assert json.loads(written.read_text())["score"] < 80
     assert "<svg" in html.read_text()
     assert main(["audit", str(table), "--fail-under", "10"]) == 0

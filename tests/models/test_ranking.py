@@ -262,7 +262,17 @@ class Wide(nn.Module):
         return self.linear(batch["dense"].float())
 
 
+class Schemaless(torch.nn.Linear):
+    def __init__(self, width=3):
+        super().__init__(width, 1)
+
+
 def test_mistakes_of_a_network_are_named(tmp_path, data):
+    with pytest.raises(
+        ConfigurationError, match=r"`Schemaless` got the schema as its first parameter `width`: empty"
+    ) as told:
+        fitted(tmp_path, data, RankingModule(Schemaless))
+    assert told.value.hint == "let its first parameter be `schema`, the data's `FeatureSchema`"
     with pytest.raises(ConfigurationError, match=r"logits of shape \(64, 1\), the labels have \(64,\)"):
         fitted(tmp_path, data, RankingModule(Wide))
     with pytest.raises(ConfigurationError, match="network `Wide` cannot be built from a schema alone"):

@@ -46,7 +46,7 @@ def audit(
     `time` or from elsewhere in groups of 64 columns. With `time`, that column is read once before.
 
     Args:
-        source: A Parquet, CSV or Arrow IPC file, a feature store, or anything with the Arrow C stream.
+        source: A Parquet, CSV, JSON lines or Arrow IPC file, a feature store, or anything with the Arrow C stream.
         label: Column of numbers or flags; each other column is judged by how well it alone tells it.
         time: Column of times; the first and the last quarter of the rows by time are compared. In a store it is the
             splits that are compared, the first with the last.

@@ -38,7 +38,7 @@ class AuditSource:
         read: Batches of the columns at some places.
         columns: Opens the source once more, to read the columns at one place after the other alone, each from beginning
             to end; `None` where the source is read row by row. Needs `rows`.
-        untyped: Whether all columns are text, as in a CSV file.
+        untyped: Whether all columns are text, as in a CSV or JSON lines file.
         decimal: Decimal mark of such a file.
         splits: Names of the parts that rows belong to, in order; empty where there are none.
         notes: What happened on the way that the report should tell.
@@ -77,9 +77,9 @@ def open_source(source: Any, csv: CsvDialect | None = None) -> AuditSource:
     """Open what is to be audited.
 
     Args:
-        source: Path of a Parquet, CSV or Arrow IPC file, or of a feature store; a `FeatureStore`; or anything with the
-            Arrow C stream: a `pyarrow.Table`, a polars or pandas frame, a DuckDB relation. A `RecordBatchReader` is
-            read once and kept in memory, for an audit may have to look twice.
+        source: Path of a Parquet, CSV, JSON lines or Arrow IPC file, or of a feature store; a `FeatureStore`; or
+            anything with the Arrow C stream: a `pyarrow.Table`, a polars or pandas frame, a DuckDB relation. A
+            `RecordBatchReader` is read once and kept in memory, for an audit may have to look twice.
         csv: How a CSV file is written.
 
     Raises:
@@ -95,7 +95,8 @@ def open_source(source: Any, csv: CsvDialect | None = None) -> AuditSource:
             return _store(FeatureStore(path))
         if path.is_file() and _starts_with(path, b"ARROW1"):
             return _ipc(path)
-        return _parquet(path) if file_kind(path) == "parquet" else _csv(path, csv or CsvDialect())
+        kind, dialect = file_kind(path), csv or CsvDialect()
+        return _parquet(path) if kind == "parquet" else _text(path, dialect, dialect.decimal if kind == "csv" else ".")
     if isinstance(source, pa.RecordBatchReader):
         source = source.read_all()
     if hasattr(source, "__arrow_c_stream__"):
@@ -204,35 +205,14 @@ def _pieces(batch: pa.RecordBatch, places: Sequence[int]) -> Iterator[Batch]:
         yield [piece.column(place) for place in places], piece.num_rows, ""
 
 
-def _csv(path: Path, dialect: CsvDialect) -> AuditSource:
-    from lightning_mp.data.csv_file import CsvFile
-    from lightning_mp.data.rejects import Rejects
-    from lightning_mp.data.right_delimiter import require_delimiter
+def _text(path: Path, dialect: CsvDialect, decimal: str) -> AuditSource:
+    from lightning_mp.data.audit.text_batches import text_source_parts
 
-    rejects = Rejects()
-    header = list(dict.fromkeys(CsvFile(path, dialect, rejects).header))
-    require_delimiter(path, header, dialect.delimiter, "--delimiter '{}'")
     notes: list[str] = []
-
-    def read(places: Sequence[int]) -> Iterator[Batch]:
-        noted = Rejects()
-        file = CsvFile(path, dialect, noted)
-        names = [header[place] for place in places]
-        for block in file.blocks(names):
-            rows = len(block.rows)
-            for start in range(0, rows, BATCH_ROWS):
-                yield (
-                    [block.columns[name].slice(start, BATCH_ROWS) for name in names],
-                    min(BATCH_ROWS, rows - start),
-                    "",
-                )
-        if noted.total and not notes:
-            reasons = "; ".join(f"{count:,} {reason}" for (_, reason), count in noted.reasons.most_common(3))
-            notes.append(f"{noted.total:,} of {file.rows_seen:,} rows were rejected: {reasons}")
-
+    header, read = text_source_parts(path, dialect, BATCH_ROWS, notes)
     return AuditSource(
         name=str(path), fields=[(name, pa.string()) for name in header], rows=None, read=read, untyped=True,
-        decimal=dialect.decimal, notes=notes,
+        decimal=decimal, notes=notes,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import json
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -198,6 +199,20 @@ def test_types_of_every_kind_end_in_a_word_and_never_in_a_traceback(tmp_path):
     assert {found.code for found in report.findings} <= set(CODES)
     report.to_json()
     report.to_html()
+
+
+def test_json_lines_are_audited_as_the_same_rows_in_csv(tmp_path):
+    draw = np.random.default_rng()
+    rows = [{"price": float(draw.lognormal(3, 3)), "kind": str(draw.choice(["a", "b"]))} for _ in range(300)]
+    (tmp_path / "t.csv").write_text("price,kind\n" + "".join(f"{row['price']!r},{row['kind']}\n" for row in rows))
+    lines = [json.dumps({"kind": row["kind"], "item": {"price": row["price"]}}) for row in rows]
+    (tmp_path / "t.jsonl").write_text("\n".join([*lines, "[1]", ""]))
+    of_csv, of_lines = audit(tmp_path / "t.csv"), audit(tmp_path / "t.jsonl")
+    assert of_lines.column("item.price").statistics == of_csv.column("price").statistics
+    assert of_lines.column("kind").score == of_csv.column("kind").score
+    assert of_lines.notes == ("1 of 301 rows were rejected: 1 is no JSON object",)
+    with_comma = audit(tmp_path / "t.jsonl", csv=CsvDialect(decimal=","))
+    assert with_comma.column("item.price").statistics == of_csv.column("price").statistics, "JSON has one decimal mark"
 
 
 def test_a_csv_column_of_numbers_counts_what_is_none(tmp_path):
