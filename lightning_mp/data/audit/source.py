@@ -95,8 +95,9 @@ def open_source(source: Any, csv: CsvDialect | None = None) -> AuditSource:
             return _store(FeatureStore(path))
         if path.is_file() and _starts_with(path, b"ARROW1"):
             return _ipc(path)
-        kind, dialect = file_kind(path), csv or CsvDialect()
-        return _parquet(path) if kind == "parquet" else _text(path, dialect, dialect.decimal if kind == "csv" else ".")
+        written, dialect = file_kind(path), csv or CsvDialect()
+        decimal = dialect.decimal if written == "csv" else "."
+        return _parquet(path) if written == "parquet" else _text(path, dialect, decimal)
     if isinstance(source, pa.RecordBatchReader):
         source = source.read_all()
     if hasattr(source, "__arrow_c_stream__"):
