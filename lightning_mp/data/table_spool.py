@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -55,16 +56,28 @@ class TableSpool:
             for one in tables:
                 self._writer.write_table(one)
         except OSError as error:
-            problem = f"`{tempfile.gettempdir()}`: {error.strerror or error}, for the columns of a log"
-            hint = "set TMPDIR to a folder on a disk with as much room as the log takes"
-            raise ArtifactError(problem, hint) from error
+            raise self._full(error) from error
 
     def table(self) -> pa.Table:
-        """All of it, in one; columns in several chunks. The file goes when the table does."""
+        """All of it, in one; columns in several chunks. The file goes when the table does.
+
+        Raises:
+            ArtifactError: The disk of the temporary folder is full.
+        """
         if self._writer is None:
             return pa.concat_tables(self._tables)
-        self._writer.close()
-        self._file.flush()
+        try:
+            self._writer.close()
+            self._file.flush()
+        except OSError as error:
+            raise self._full(error) from error
         with self._file:
             mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped))).read_all()
+
+    def _full(self, error: OSError) -> ArtifactError:
+        if self._file is not None:
+            with suppress(OSError):  # what waits in its buffer cannot be written either
+                self._file.close()
+        problem = f"`{tempfile.gettempdir()}`: {error.strerror or error}, for the columns of a log"
+        return ArtifactError(problem, "set TMPDIR to a folder on a disk with as much room as the log takes")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -15,6 +20,7 @@ from lightning_mp.data.feature_spec import FeatureSpec
 from lightning_mp.data.label import EventLabel, PreferenceLabel
 from lightning_mp.data.prepare import prepare
 from lightning_mp.data.time_split import TimeSplit
+from lightning_mp.errors import ArtifactError
 
 USERS, ITEMS = 5000, 900
 FEATURES = [
@@ -82,3 +88,49 @@ def test_a_large_column_lies_on_disk_and_is_an_ordinary_array():
     assert type(large) is type(small) is np.ndarray
     assert large.flags.writeable
     assert np.array_equal(large.ravel(), values)
+
+
+def spooled(rows):
+    spool = table_spool.TableSpool()
+    for start in range(0, rows, 100_000):
+        spool.add(pa.table({"a": np.arange(start, start + 100_000)}))
+    return spool
+
+
+def test_tables_beyond_a_size_come_back_from_disk(monkeypatch):
+    monkeypatch.setattr(table_spool, "IN_MEMORY", 1 << 20)
+    spool = spooled(500_000)
+    assert spool.on_disk
+    assert np.array_equal(spool.table()["a"].to_numpy(), np.arange(500_000))
+
+
+def test_a_full_disk_is_an_error_that_says_where(monkeypatch):
+    monkeypatch.setattr(table_spool, "IN_MEMORY", 1 << 20)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(ArtifactError, match="for 8 MB of a log's columns") as caught:
+            scratch_array.scratch_array(scratch_array.IN_MEMORY + 1, np.int8)
+        with pytest.raises(ArtifactError, match="for the columns of a log"):
+            spooled(500_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "TMPDIR" in caught.value.hint
+
+
+def test_nothing_stays_of_a_process_that_was_killed(tmp_path):
+    script = """
+import os, signal
+import numpy as np, pyarrow as pa
+from lightning_mp.data.scratch_array import scratch_array
+from lightning_mp.data.table_spool import TableSpool
+kept = scratch_array(3_000_000, np.int64)
+kept.fill(1)
+spool = TableSpool()
+spool.add(pa.table({"a": np.arange(10_000_000)}))
+assert spool.on_disk
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not list(tmp_path.iterdir())
