@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,8 @@ def clip_gradients(
 
     The norm is computed in float32 at least, whatever the gradients are. A sparse gradient is taken as the dense one
     that it stands for: rows that occur twice are added first. Gradients that are not all finite are left as they are,
-    so that a scaler, and whoever looks for the cause, sees them. Nothing is read from the device.
+    so that a scaler, and whoever looks for the cause, sees them. Nothing is read from the device. On a CPU gradients
+    within the norm are not touched; anywhere else they are multiplied by 1, as one would have to wait to know.
 
     Args:
         parameters: Those without a gradient are passed over.
@@ -93,10 +95,11 @@ def clip_gradients(
     norm = _norm(groups)
     unscaled = norm if scale is None else norm / scale.to(norm.device)
     if max_norm is not None:
-        # A norm that is not finite counts as zero here: the factor is 1 then.
-        factor = (max_norm / (unscaled.nan_to_num(0.0, 0.0) + _EPSILON)).clamp(max=1.0)
-        for group in groups:
-            torch._foreach_mul_(group, factor.to(group[0].device))
+        if not _stays(unscaled, max_norm):
+            # A norm that is not finite counts as zero here: the factor is 1 then.
+            factor = (max_norm / (unscaled.nan_to_num(0.0, 0.0) + _EPSILON)).clamp(max=1.0)
+            for group in groups:
+                torch._foreach_mul_(group, factor.to(group[0].device))
         return Clipped(norm=unscaled, max_norm=max_norm)
     limit = math.inf if max_value is None else max_value
     bound = torch.where(norm.isfinite(), limit if scale is None else limit * scale.to(norm.device), math.inf)
@@ -138,6 +141,16 @@ def _norm(groups: list[list[Tensor]]) -> Tensor:
         norms = [norm.to(groups[0][0].device) for norm in norms]
     together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return together
+
+
+def _stays(norm: Tensor, max_norm: float) -> bool:
+    """Whether the factor is known to be 1 without waiting: on a CPU, where the norm lies in the host's memory."""
+    if not norm.is_cpu or type(norm) is not Tensor:
+        return False
+    kind = ctypes.c_double if norm.dtype is torch.float64 else ctypes.c_float
+    value = kind.from_address(norm.data_ptr()).value
+    # So near to the bound that rounding decides, the formula does.
+    return not math.isfinite(value) or value + _EPSILON < max_norm * (1 - 1e-6)
 
 
 def _by_device(values: list[Tensor]) -> list[list[Tensor]]:

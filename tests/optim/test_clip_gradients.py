@@ -82,6 +82,28 @@ def test_dense_ones_are_clipped_as_torch_does():
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_at_the_very_bound_each_gradient_is_as_torch_has_it(dtype):
+    for shift in (-1e-4, -3e-6, -1e-6, -3e-7, -1e-7, -3e-8, 0.0, 3e-8, 1e-7, 3e-7, 1e-6, 1e-4):
+        gradient = torch.randn(20, dtype=dtype) * 10 ** random.uniform(-2, 2)
+        bound = float(gradient.norm()) * (1 + shift) + 1e-6
+        mine, other = nn.Parameter(torch.zeros(20, dtype=dtype)), nn.Parameter(torch.zeros(20, dtype=dtype))
+        mine.grad, other.grad = gradient.clone(), gradient.clone()
+        nn.utils.clip_grad_norm_([other], bound)
+        clip_gradients([mine], max_norm=bound)
+        assert torch.equal(mine.grad, other.grad)
+
+
+def test_gradients_within_the_norm_are_not_touched():
+    weight = nn.Parameter(torch.zeros(3))
+    weight.grad = torch.randn(3)
+    before = weight.grad._version
+    clip_gradients([weight], max_norm=1e3)
+    assert weight.grad._version == before
+    clip_gradients([weight], max_norm=1e-3)
+    assert weight.grad._version > before
+
+
 def test_a_float16_norm_beyond_the_largest_float16_is_right():
     weight = nn.Parameter(torch.zeros(10_000, dtype=torch.float16))
     weight.grad = torch.full_like(weight, 1000.0)
