@@ -21,10 +21,12 @@ from lightning_mp.errors import DataError
 from lightning_mp.metrics.auc import AUC
 from lightning_mp.metrics.log_loss import LogLoss
 from lightning_mp.running.metrics_table import MetricsRow, MetricsTable
-from lightning_mp.running.rivals import doubt, slices_of, user_auc_of
+from lightning_mp.running.own_outcomes import own_outcomes
+from lightning_mp.running.rivals import doubt, loss_note, slices_of, user_auc_of
 
 MODEL: Final = "model"
 TREES: Final = "boosted trees"
+RUNNING: Final = "running user + item mean"
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 BEST: Final = "best possible (true probabilities)"
 
@@ -48,6 +50,9 @@ def evaluate(
     strictly point in time. A label between 0 and 1 counts as positive in the AUC when it is above 0, as it does in
     `RankingModule`.
 
+    The AUC inside users is left out for what knows how the user's own earlier rows ended: the running mean, and where
+    a feature does (`own_outcomes`) the model and the trees, without a verdict inside users.
+
     Args:
         store: With a test part; its rows know their user, item and time.
         row: (N,) rows of the source log that were scored, as `RankingModule.predict_step` gives them under `row`, in
@@ -58,7 +63,7 @@ def evaluate(
         label: Column of the labels that was scored.
 
     Returns:
-        The table, with a note for each baseline that the model does not beat.
+        The table, with a note for each baseline that the model does not beat in AUC, or in log loss.
 
     Raises:
         DataError: There is not one score a row, no row was scored, or a row is not in the test part.
@@ -82,15 +87,23 @@ def evaluate(
             "popularity": (popularity(item[past], item[chosen]), False),
             "item mean": (item_mean(item[past], told[past], item[chosen]), True),
             "user + item mean": (static, False),
-            "running user + item mean": (running_user_item_mean(user, item, time, told)[chosen], False),
+            RUNNING: (running_user_item_mean(user, item, time, told)[chosen], False),
         }
     notes: list[str] = []
     trees = _trees(store, version, label, notes)
     if trees is not None:
         entries[TREES] = (trees[where], True)
     of_users = user[chosen] if keyed else None
-    lines = [_line(name, values, target, of_users, probabilities=known) for name, (values, known) in entries.items()]
-    notes = _not_beaten(lines) + notes
+    source = store.manifest_of(version).source
+    followers = own_outcomes(source, span_us=int(np.ptp(time[chosen]))) if keyed else ()
+    blind = {MODEL, TREES} if followers else set()
+    if (source.get("settings") or {}).get("negatives") is None:
+        blind.add(RUNNING)  # its mean of the user is one of the labels before the row
+    lines = [
+        _line(name, values, target, None if name in blind else of_users, probabilities=known)
+        for name, (values, known) in entries.items()
+    ]
+    notes = _not_beaten(lines) + _costlier(lines, entries, target, of_users) + notes
     rival = max((line for line in lines[1:] if line.auc is not None), key=lambda line: line.auc or 0, default=None)
     name = store.manifest_of(version).schema.labels[label].name
     event = next((known for known in OUTCOMES if known == name), None)
@@ -103,7 +116,9 @@ def evaluate(
         key=lambda line: line.user_auc or 0,
         default=None,
     )
-    if inside is not None and of_users is not None:
+    if followers:
+        notes.append(_withheld(followers))
+    elif inside is not None and of_users is not None:
         sentence = doubt(scores, entries[inside.name][0], inside.name, target, of_users)
         notes += [] if sentence is None else [sentence]
     notes += [
@@ -183,6 +198,27 @@ def _not_beaten(lines: list[MetricsRow]) -> list[str]:
         for line in lines[1:]
         if line.auc is not None and mine <= line.auc
     ]
+
+
+def _costlier(
+    lines: list[MetricsRow], entries: dict[str, tuple[Floats, bool]], target: Floats, user: Ints | None
+) -> list[str]:
+    """A better order of the rows can come with worse probabilities: no AUC shows that."""
+    mine = lines[0].log_loss
+    return [
+        loss_note(entries[MODEL][0], entries[line.name][0], line.name, target, user)
+        for line in lines[1:]
+        if mine is not None and line.log_loss is not None and mine >= line.log_loss
+    ]
+
+
+def _withheld(followers: tuple[str, ...]) -> str:
+    names = ", ".join(f"`{name}`" for name in followers)
+    verb = "follows" if len(followers) == 1 else "follow"
+    return (
+        f"inside users no verdict: {names} {verb} the user's own earlier outcomes, so a user's rows after a positive "
+        "one stand apart from those before it, and an AUC inside users shows that too, learned or not"
+    )
 
 
 def _beside_the_best(model: MetricsRow, best: MetricsRow, target: Floats) -> list[str]:

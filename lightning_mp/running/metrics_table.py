@@ -25,7 +25,8 @@ class MetricsRow:
         auc: Area under the ROC curve; `None` where it is undefined.
         log_loss: Mean cross-entropy in nats; `None` where the scores are no probabilities, or it is undefined.
         rows: Test rows scored.
-        user_auc: Mean over the users of the AUC inside each, weighted by rows; `None` where no user has both classes.
+        user_auc: Mean over the users of the AUC inside each, weighted by rows; `None` where no user has both classes,
+            and where the scores know how the user's own earlier rows ended.
         undefined: Why a metric is undefined; `None` where none is.
     """
 

@@ -74,6 +74,37 @@ def doubt(model: Floats, rival: Floats, name: str, target: Floats, user: Ints) -
     )
 
 
+def loss_note(model: Floats, rival: Floats, name: str, target: Floats, user: Ints | None) -> str:
+    """One sentence: how much worse the model's log loss is than the rival's, and how sure that is.
+
+    Args:
+        model: (N,) probabilities whose log loss is finite.
+        rival: (N,) the same.
+        name: Of the rival.
+        target: (N,) labels in [0, 1].
+        user: (N,) the user of each row, over whom the interval is; `None`: no interval.
+    """
+    ours, theirs = _losses(model, target), _losses(rival, target)
+    told = f"the model's log loss is no better than that of `{name}`: {ours.mean():.4f} against {theirs.mean():.4f}"
+    place = np.zeros(0, dtype=np.int64) if user is None else np.unique(user, return_inverse=True)[1]
+    rows = np.bincount(place)
+    if len(rows) < 2:
+        return told
+    means = [np.bincount(place, weights=losses) / rows for losses in (ours, theirs)]
+    found = paired_bootstrap(*means, weights=rows, samples=int(np.clip(2e7 / len(rows), 200, 2000)))
+    doubtful = "" if found.decided else ", which may be chance"
+    return (
+        f"{told}, {found.mean:+.4f}, 95 % between {found.low:+.4f} and {found.high:+.4f} over {found.users:,} users"
+        f"{doubtful}"
+    )
+
+
+def _losses(scores: Floats, target: Floats) -> Floats:
+    wide = torch.from_numpy(np.stack([scores, target]))
+    losses: Floats = -(torch.xlogy(wide[1], wide[0]) + torch.special.xlog1py(1 - wide[1], -wide[0])).numpy()
+    return losses
+
+
 def _of_users(scores: Floats, target: Floats, user: Ints) -> tuple[Floats, Floats]:
     """AUC and weight of each user, users in ascending order."""
     if np.isnan(scores).any():

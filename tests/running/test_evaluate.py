@@ -20,9 +20,9 @@ from lightning_mp.data.synthetic.settings import SyntheticLog
 from lightning_mp.data.synthetic.true_probabilities import true_probabilities
 from lightning_mp.data.synthetic.write import write_log
 from lightning_mp.errors import ArtifactError, DataError
-from lightning_mp.running.evaluate import BEST, MODEL, evaluate
+from lightning_mp.running.evaluate import BEST, MODEL, RUNNING, evaluate
 from lightning_mp.running.metrics_table import MetricsRow, MetricsTable, SliceRow
-from lightning_mp.running.rivals import doubt
+from lightning_mp.running.rivals import doubt, loss_note
 
 FLAGS = {"click": "click", "cart": "cart", "order": "order"}
 TREES = ["boosted trees"] if find_spec("lightgbm") else []
@@ -104,8 +104,35 @@ def test_the_order_inside_each_user_and_on_slices_stands_beside(clicks):
     assert sum(of_items) == len(test)
     told = [note for note in table.notes if note.startswith("inside users ")]
     assert len(told) == 1
-    strongest = max(rivals, key=lambda row: row.user_auc).name
+    assert [row.name for row in rivals if row.user_auc is None] == [RUNNING]
+    strongest = max((row for row in rivals if row.name != RUNNING), key=lambda row: row.user_auc).name
     assert f"`{strongest}`" in told[0]
+
+
+def test_a_worse_log_loss_is_told_though_the_order_is_the_best(clicks):
+    log, store = clicks
+    test = store.load("test")
+    true, target = true_probabilities(log, test.row), test.labels[:, 0].astype(np.float64)
+    table = evaluate(store, row=test.row, score=true**0.4, log=log)
+    assert not any("does not beat" in note for note in table.notes)
+    told = [note for note in table.notes if note.startswith("the model's log loss is no better than that of ")]
+    assert len(told) == len(BASELINES) - 3  # those that give probabilities
+    mean = table.row("item mean").log_loss
+    mine = -np.mean(target * np.log(true**0.4) + (1 - target) * np.log1p(-(true**0.4)))
+    begin = f"the model's log loss is no better than that of `item mean`: {mine:.4f} against {mean:.4f}, "
+    assert told[0].startswith(begin + f"{mine - mean:+.4f}"[:6])
+    assert told[0].endswith(f"over {len(np.unique(test.user)):,} users")
+    assert not any("log loss is no better" in n for n in evaluate(store, row=test.row, score=true, log=log).notes)
+
+
+def test_an_equal_log_loss_may_be_chance():
+    rng = np.random.default_rng()
+    user, target = rng.integers(40, size=900), (rng.random(900) < 0.3).astype(np.float64)
+    score = rng.uniform(0.1, 0.9, 900)
+    said = loss_note(score, score, "itself", target, user)
+    assert said.endswith("+0.0000, 95 % between +0.0000 and +0.0000 over 40 users, which may be chance")
+    alone = loss_note(score, score, "itself", target, None)
+    assert alone == said.partition(", +0.0000")[0]
 
 
 def test_a_slice_with_few_positives_shows_their_number_and_no_auc():
