@@ -143,4 +143,6 @@ def _on_any_rank(trainer: pl.Trainer, module: pl.LightningModule, flags: list[bo
 
 def _is_finite(batch: Any) -> bool:
     floating = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    return all(bool(finite_flags([leaf])) for leaf in floating)
+    # A mask for attention may be -inf.
+    plain = [leaf if leaf.is_sparse or leaf.dtype.itemsize == 1 else leaf.clamp(min=0) for leaf in floating]
+    return all(bool(finite_flags([leaf])) for leaf in plain)

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from lightning_mp.precision.hookable_modules import layers_that_run
+from lightning_mp.precision.non_finite import finite_flags
 
 
 class ForwardTrace:
@@ -65,7 +66,7 @@ class ForwardTrace:
         def remember(_module: nn.Module, _inputs: Any, output: Any) -> None:
             for leaf in tree_leaves(output):
                 if isinstance(leaf, Tensor) and leaf.is_floating_point():
-                    self.outputs.append((name, torch.isfinite(leaf.detach()).all()))
+                    self.outputs.append((name, finite_flags([leaf])[0]))
 
         return remember
 

@@ -17,6 +17,8 @@ from torch.utils.hooks import RemovableHandle
 from lightning_mp.precision.hookable_modules import hookable_modules, layers_that_run
 
 _SAMPLE = 65_536
+# What is masked before a softmax is -inf, the least number of a format, -1e9 or -1e4, and the rest is scores.
+_MASKED, _SCORE = -10_000.0, 1_000.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,7 +27,8 @@ class LayerRange:
 
     Args:
         layer: Its name.
-        entered: Largest magnitude that went in; infinite where a value was not finite.
+        entered: Largest magnitude that went in; infinite where a value was not finite. Where what came out is finite,
+            a mask of large negative values, handed over as it is or to a layer without parameters, is no magnitude.
         computed: Largest magnitude that came out.
         short: Whether something that went in was of 16 bits.
         direct: Whether all that went in was the very output of another layer, or came from no layer at all.
@@ -51,6 +54,7 @@ class _Call:
     range: LayerRange
     entered: list[int]
     computed: list[int]
+    masks: set[int]
     nodes: list[Node]
 
 
@@ -65,11 +69,11 @@ class _Hook:
     def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
         return _Hook, ()
 
-    def __call__(self, _module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self.ranges is not None and self.ranges.is_open and not torch.compiler.is_compiling():
             self.ranges.ran.add(self.name)
             if self.measures:
-                self.ranges.see(self.name, (args, kwargs), output, kept=self.kept)
+                self.ranges.see(self.name, module, (args, kwargs), output, kept=self.kept)
 
 
 class LayerRanges:
@@ -123,7 +127,7 @@ class LayerRanges:
         self._handles.clear()
 
     @torch.no_grad()
-    def see(self, name: str, inputs: Any, output: Any, *, kept: bool) -> None:
+    def see(self, name: str, module: nn.Module, inputs: Any, output: Any, *, kept: bool) -> None:
         """Called by the hooks."""
         entered, computed = _floating(inputs), _floating(output)
         seen = LayerRange(
@@ -135,7 +139,10 @@ class LayerRanges:
         )
         nodes = [leaf.grad_fn for leaf in entered if leaf.grad_fn is not None]
         places = [self._place(leaf) for leaf in entered], [self._place(leaf) for leaf in computed]
-        self._calls.append(_Call(range=seen, entered=places[0], computed=places[1], nodes=nodes))
+        bare = next(module.parameters(), None) is None  # a softmax, or what masks for it
+        masks = {place for leaf, place in zip(entered, places[0], strict=True) if bare or leaf.grad_fn is None}
+        masks.update(places[1] if bare else ())
+        self._calls.append(_Call(range=seen, entered=places[0], computed=places[1], masks=masks, nodes=nodes))
         self._made_by.update((leaf.grad_fn, name) for leaf in computed if leaf.grad_fn is not None)
 
     def settle(self) -> None:
@@ -157,14 +164,17 @@ class LayerRanges:
         device = self._numbers[0].device if self._numbers else torch.device("cpu")
         stacked = [number.float().to(device) for number in self._numbers]
         numbers = (
-            [value if math.isfinite(value) else math.inf for value in torch.stack(stacked).tolist()] if stacked else []
+            [math.inf if math.isnan(value) else value for value in torch.stack(stacked).tolist()] if stacked else []
         )
         found: dict[str, LayerRange] = {}
         for call in self._calls:
             seen = call.range
             entry = found.setdefault(seen.layer, seen)
-            entered = max((numbers[place] for place in call.entered), default=0.0)
-            computed = max((numbers[place] for place in call.computed), default=0.0)
+            masks = {place for place in call.masks if numbers[place] < 0}
+            computed = max((abs(numbers[place]) for place in call.computed if place not in masks), default=0.0)
+            if not math.isfinite(computed):
+                masks.clear()
+            entered = max((abs(numbers[place]) for place in call.entered if place not in masks), default=0.0)
             entry.entered, entry.computed = max(entry.entered, entered), max(entry.computed, computed)
             entry.began = entry.began or computed == math.inf > entered
             entry.short, entry.direct = entry.short or seen.short, entry.direct and seen.direct
@@ -185,17 +195,23 @@ class LayerRanges:
         return len(self._numbers) - 1
 
     def _largest(self, leaf: Tensor) -> Tensor:
+        """The largest magnitude; below zero where the values may be masked scores."""
         if not self._whole and leaf.numel() > _SAMPLE:
             leaf = leaf[:: min(len(leaf), -(-leaf.numel() // _SAMPLE))]
         least, most = torch.aminmax(leaf)
-        return torch.maximum(-least, most)
+        largest = torch.maximum(-least, most)
+        return torch.where((least <= _MASKED) & (most < _SCORE), -largest, largest)
 
 
 def _floating(values: Any) -> list[Tensor]:
     return [
         leaf
         for leaf in tree_leaves(values)
-        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.layout is torch.strided and leaf.numel()
+        if isinstance(leaf, Tensor)
+        and leaf.is_floating_point()
+        and leaf.dtype.itemsize > 1  # those of 8 bits are codes, and know no largest
+        and leaf.layout is torch.strided
+        and leaf.numel()
     ]
 
 

@@ -64,7 +64,9 @@ def layers_near_overflow(
         if not entry.kept and _may_be_kept(entry, modules):
             found.layers.setdefault(entry.layer, size)
         feeding = [seen[name] for name in entry.feeds if name in seen]
-        if entry.direct or not entry.short or any(other.computed > limit for other in feeding):
+        if entry.direct or not entry.short or entry.entered <= limit:
+            continue
+        if any(other.computed > limit for other in feeding):
             continue
         # Made large on the way, by what stands between the layers.
         short = [other.layer for other in feeding if other.result_short and _is_cast(other, modules)]
@@ -98,9 +100,12 @@ def _may_be_kept(entry: LayerRange, modules: Mapping[str, nn.Module]) -> bool:
     if not _is_cast(entry, modules):
         return False
     module = modules[entry.layer]
-    # What makes nothing larger and has no product, such as ReLU, is right in the format of what it is given.
-    only_follows = isinstance(module, _NORMS) or next(module.parameters(), None) is None
-    return not only_follows or entry.computed > entry.entered
+    # What makes nothing larger and has no product, such as ReLU, is right in the format of what it is given; a loss
+    # such as MSELoss gives float32 by itself.
+    bare = next(module.parameters(), None) is None
+    if not bare and not isinstance(module, _NORMS):
+        return True
+    return entry.computed > entry.entered and (entry.result_short or not bare)
 
 
 def _around(names: list[str], modules: Mapping[str, nn.Module], kept: Collection[str]) -> str:

@@ -39,7 +39,9 @@ def finite_flags(tensors: Sequence[Tensor]) -> Tensor:
         tensor([ True, False])
     """
     values = [tensor._values() if tensor.is_sparse else tensor for tensor in tensors]  # noqa: SLF001 - `values()` wants it coalesced
-    return torch.stack([torch.isfinite(value.detach()).all() for value in values])
+    # torch asks no format of 8 bits whether it is finite.
+    wide = [value.float() if value.dtype.itemsize == 1 else value for value in values]
+    return torch.stack([torch.isfinite(value.detach()).all() for value in wide])
 
 
 def non_finite_names(tensors: Mapping[str, Tensor]) -> list[str]:

@@ -80,6 +80,7 @@ def non_finite_value(
         index, own = values.indices()[0], values.values()
     else:
         index, own = None, values.detach()
+    own = own.float() if own.dtype.itemsize == 1 else own  # torch asks no format of 8 bits whether it is finite
     bad = ~torch.isfinite(own)
     if not bool(bad.any()):
         return None

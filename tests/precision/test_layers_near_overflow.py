@@ -71,6 +71,82 @@ def test_what_only_follows_its_input_is_left_alone():
     assert set(judge(net, torch.randn(64, 6)).layers) == {"0"}
 
 
+class Attention(nn.Module):
+    """Scores, a mask, and a softmax that is a module, as one finds it."""
+
+    def __init__(self, fill: float, *, gain: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.query, self.key, self.last = (scaled(6, g) for g in (1.0, gain, 1.0, 1.0))
+        self.fill, self.softmax = fill, nn.Softmax(-1)
+
+    def forward(self, x):
+        x = self.first(x)
+        scores = self.query(x) @ self.key(x).T
+        later = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+        fill = self.fill if math.isinf(self.fill) else max(self.fill, torch.finfo(scores.dtype).min)
+        return self.last(self.softmax(scores.masked_fill(later, fill)) @ x)
+
+
+@pytest.mark.parametrize("fill", [-math.inf, -3e38, -1e9, -1e4])
+def test_a_mask_is_no_magnitude(fill):
+    assert judge(Attention(fill), torch.randn(9, 6)).layers == {}
+    layers = judge(Attention(fill, gain=1e4), torch.randn(9, 6) + 5).layers  # scores that do overflow
+    assert "query" in layers
+
+
+@pytest.mark.parametrize("fill", [-math.inf, -3e38, -1e9, -1e4])
+def test_a_mask_that_is_handed_over_is_no_magnitude(fill):
+    mask = torch.full((4, 4), fill).triu(1)
+    first = scaled(8, 1.0)
+    net = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True)
+    attention = net.self_attn
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.net = first, net
+
+        def forward(self, x):
+            return self.net(self.first(x), src_mask=mask)
+
+    assert judge(Masked(), torch.randn(5, 4, 8)).layers == {}
+    attention.out_proj.weight.data.mul_(1e8)
+    assert "net.self_attn" in judge(Masked(), torch.randn(5, 4, 8)).layers
+
+
+def test_the_layer_before_one_that_makes_large_numbers_of_small_ones_is_left_alone():
+    class Function(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = scaled(6, 1.0), scaled(6, 9000.0)
+
+        def forward(self, x):
+            return self.second(torch.relu(self.first(x)))
+
+    assert set(judge(Function(), torch.randn(64, 6).clamp(-3, 3)).layers) == {"second"}
+
+
+def test_a_loss_that_is_large_in_float32_is_no_layer():
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.loss = scaled(6, 1.0), nn.MSELoss()
+
+        def forward(self, x):
+            return self.loss(self.layer(x), torch.full((8, 6), 1e4))
+
+    assert judge(WithLoss(), torch.randn(8, 6)).layers == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_codes_of_8_bits_go_through(dtype):
+    class Codes(nn.Module):
+        def forward(self, x):
+            return x.to(dtype)
+
+    assert judge(nn.Sequential(scaled(6, 9000.0), Codes()), torch.randn(64, 6)).layers.keys() == {"0"}
+
+
 class Bottom(nn.Module):
     """The input is brought to 16 bits by a layer, so that what follows is computed in them."""
 
