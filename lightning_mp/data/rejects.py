@@ -109,10 +109,13 @@ class Rejects:
         hints = {
             "names no time zone": "declare the zone with `columns.time_zone`, as in `time_zone: Europe/Berlin`",
             "decimal comma": "declare it with `csv.decimal: ','`",
+            "is not a flag": "a flag is a column of 0 and 1; words, one event a row, are named with `event: COLUMN`",
         }
         for words, hint in hints.items():
             if 2 * sum(count for (_, reason), count in self.reasons.items() if words in reason) > self.total:
                 return hint
+        if share > 0.99:
+            return "look at the first of them: so many are a wrong `columns` or `csv` setting, not bad rows"
         return f"mend the file, or allow this share with `max_bad_share: {np.ceil(share * 1000) / 1000:g}`"
 
 

@@ -182,6 +182,18 @@ def test_rejects_name_line_column_value_and_reason(write):
     assert caught.value.exit_code == 3
 
 
+def test_a_file_of_bad_rows_alone_is_told_to_be_a_wrong_setting(write):
+    path = write("user_id,item_id,timestamp,outcome\n" + "u,i,2024-01-01T00:00:00Z,bought\n" * 300)
+    columns = Columns(user="user_id", item="item_id", time="timestamp", event=EventFlags(flags={"order": "outcome"}))
+    with pytest.raises(DataError, match="300 of 300 rows are bad") as caught:
+        read_events(path, columns=columns)
+    assert caught.value.hint == "a flag is a column of 0 and 1; words, one event a row, are named with `event: COLUMN`"
+    columns = Columns(user="user_id", item="item_id", time="outcome", event=ConstantEvent(constant="order"))
+    with pytest.raises(DataError, match="300 of 300 rows are bad") as caught:
+        read_events(path, columns=columns)
+    assert caught.value.hint.startswith("look at the first of them: so many are a wrong `columns` or `csv` setting")
+
+
 def test_times_of_five_ways_are_one_instant(write):
     ways = ["1772359200", "1772359200000", "2026-03-01T10:00:00Z", "2026-03-01T11:00:00+01:00", "2026-03-01 10:00:00"]
     file = write("u,i,t\n" + "".join(f"u,i,{way}\n" for way in ways))
