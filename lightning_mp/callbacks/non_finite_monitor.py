@@ -61,7 +61,7 @@ class NonFiniteMonitor(Callback):
         self._order: dict[int, int] = {}
         self._batch: tuple[int, Any] = (-1, None)
         self._skipped: list[Optimizer] = []  # asked to step, and not called yet
-        self._known = self._tried = self._warned = self._clips = False
+        self._known = self._tried = self._warned = self._clips = self._saw_backward = False
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -79,7 +79,7 @@ class NonFiniteMonitor(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         self._look(pl_module)
-        self._batch = (batch_idx, batch)
+        self._batch, self._saw_backward = (batch_idx, batch), False
         if self._replay is not None:
             self._replay.forget()
             self._replay.attach(pl_module)
@@ -89,6 +89,7 @@ class NonFiniteMonitor(Callback):
         if self._copies is None or self._replay is None:
             return
         self._replay.pause()
+        self._saw_backward = True
         if not self._order:
             self._order = backward_order(loss)
         self._copies.push(loss, ("forward", trainer.global_step, *self._batch))
@@ -98,6 +99,8 @@ class NonFiniteMonitor(Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
+        if pl_module.automatic_optimization and not self._saw_backward:
+            return  # training_step gave None, and the scaler is left alone
         self._tried = True
         self._clips = bool(trainer.gradient_clip_val) or not pl_module.automatic_optimization
         if self._copies is None or trainer.scaler is None or not trainer.scaler.is_enabled():
@@ -127,6 +130,10 @@ class NonFiniteMonitor(Callback):
             self._known = self._tried = False
         self._skipped.clear()
         self._batch = (batch_idx, None)
+        if self._replay is not None:
+            self._replay.pause()
+            if not len(self._copies):  # else a loss is on its way that may ask for them
+                self._replay.forget()
         if is_logging_step(trainer):
             pl_module.log("non_finite/batches", float(self._batches))
 

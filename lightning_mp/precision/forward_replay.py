@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
@@ -53,6 +55,7 @@ class ForwardReplay:
             self.forget()
         else:
             inputs.drop_unfed()
+            self._first = min(self._first, len(inputs.calls))  # another may have dropped them since
         inputs.listeners.add(self)
 
     def pause(self) -> None:
@@ -159,4 +162,8 @@ def _shadow(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
         for name, child in module._modules.items()  # noqa: SLF001 - as nn.Module keeps them
     }
     vars(shadow).update(attributes)
+    if type(module).__setstate__ is not nn.Module.__setstate__ and next(module.parameters(), None) is None:
+        # One that mends itself when it is copied: a metric of torchmetrics, whose `update` is bound to the original.
+        with suppress(Exception):  # a user's module: what refuses is taken as it is
+            shadow = made[id(module)] = copy.deepcopy(shadow)
     return shadow

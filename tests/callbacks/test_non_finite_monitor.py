@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import lightning.pytorch as pl
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_mp import NonFiniteMonitor
+from lightning_mp import LossScaleMonitor, NonFiniteMonitor
 from lightning_mp.errors import LightningMPWarning
 
 
@@ -40,6 +41,36 @@ def test_rows_and_columns_of_a_bad_batch_are_named(make_trainer, toy, batches, v
     assert (event.step, event.batch, event.origin, event.module, event.tensor) == (3, 3, "forward", "", "batch[0]")
     assert (event.kind, event.count) == ("nan" if value != value else "inf", 2)
     assert (list(event.rows), list(event.columns)) == (rows, sorted(columns))
+
+
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+@pytest.mark.parametrize("first", [True, False])
+def test_a_step_that_gives_no_loss_is_no_event_and_keeps_nothing(make_trainer, batches, first):
+    class Some(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 1))
+            self.given: list[Any] = []
+
+        def training_step(self, batch, batch_idx):
+            given = batch[0] * 1.0
+            self.given.append(weakref.ref(given))
+            loss = self.net(given * (1e9 if batch_idx == 5 else 1.0)).float().mean()
+            return None if batch_idx in {1, 2, 3, 4} else loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    class Alive(pl.Callback):
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            assert pl_module.given[-1]() is None
+
+    monitor, scale = NonFiniteMonitor(), LossScaleMonitor()
+    callbacks = [monitor, scale, Alive()] if first else [scale, monitor, Alive()]
+    with pytest.warns(LightningMPWarning, match=r"`net\.0`, `output`"):
+        make_trainer(callbacks=callbacks).fit(Some(), batches(8))
+    assert [(event.batch, event.module) for event in monitor.events] == [(5, "net.0")]
+    assert [event.layers for event in scale.events] == [("net.0",)]
 
 
 @pytest.mark.parametrize("layer", ["0", "2"])

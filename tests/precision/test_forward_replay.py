@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
+import torchmetrics
 from torch import nn
 
 from lightning_mp.precision.float32_layers import Float32Layers
@@ -34,6 +36,44 @@ def test_the_replay_leaves_everything_as_it_was():
     assert vars(net[0][1]) == attributes
     assert seen == [1]
     assert all(parameter.grad is None for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["beside the network", "inside it"])
+def test_a_metric_counts_a_batch_once(inside):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.mean = nn.Linear(4, 4), torchmetrics.MeanMetric()
+            self.both = torchmetrics.MetricCollection([torchmetrics.MeanMetric(), torchmetrics.MaxMetric()])
+            self.mean.register_forward_hook(lambda *_: seen.append(1))
+
+        def forward(self, x):
+            self.mean(x.mean())
+            self.both(x.mean())
+            return self.layer(x)
+
+    seen, net = [], Counting()
+    replay = watched(nn.Sequential(net) if inside else net, torch.randn(5, 4) * 1e9)
+    values = net.mean.compute(), net.both.compute()
+    assert replay.non_finite_layers() == (("0.layer",) if inside else ("layer",))
+    assert (net.mean.compute(), net.both.compute()) == values
+    assert (net.mean.update_count, net.both["MaxMetric"].update_count, seen) == (1, 1, [1])
+
+
+def test_two_replays_of_one_module_both_see_the_batch_that_is_on():
+    net, first, second = network(), ForwardReplay(), ForwardReplay()
+    for replay in (second, first):
+        replay.attach(net)
+    net(torch.randn(5, 4))
+    first.pause()
+    first.forget()  # the second still wants them
+    second.forget()
+    for replay in (second, first):
+        replay.attach(net)
+    net(torch.randn(5, 4) * float("inf"))
+    assert first.non_finite_layers() == second.non_finite_layers() != ()
+    first.detach()
+    second.detach()
 
 
 def test_it_runs_in_the_precision_of_the_first_time():
