@@ -9,7 +9,6 @@ from typing import Any
 import lightning.pytorch as pl
 import rich
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
 from lightning_mp.callbacks.onnx_export import OnnxExport
@@ -17,29 +16,35 @@ from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.datamodules.ranking import SYNTHETIC
 from lightning_mp.errors import NumericError
 from lightning_mp.running.against_fp32 import against_fp32
+from lightning_mp.running.checkpoint_note import checkpoint_note
 from lightning_mp.running.checkpoint_options import require_checkpoint
 from lightning_mp.running.evaluate import evaluate
 from lightning_mp.running.evaluate_lists import evaluate_lists
 from lightning_mp.running.list_metrics_table import ListMetricsTable
 from lightning_mp.running.metrics_table import MetricsTable
 from lightning_mp.running.predictions import callbacks_of, each_prediction
+from lightning_mp.running.why_it_stopped import why_it_stopped
 
 
 def report_fit(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
     """Test the best checkpoint, print its metrics beside the baselines', where it is, and how to serve the bundle.
 
-    The table is also written to `metrics.json` in the run's folder.
+    The best is what `ModelCheckpoint` chose by its `monitor`. Without one it is the last, and a line says what an
+    earlier one was worth. A line before it says what ended the fit ahead of its limits. The table is also written to
+    `metrics.json` in the run's folder.
 
     Args:
         trainer: After its fit.
-        model: What was trained; it has the weights of the best checkpoint afterwards.
+        model: What was trained; it has the weights of that checkpoint afterwards.
         datamodule: What it was trained on.
     """
     best = getattr(trainer.checkpoint_callback, "best_model_path", "") or None
-    lines = _why_it_stopped(trainer)  # the test loads the states that callbacks had at the best checkpoint
+    lines = why_it_stopped(trainer, callbacks_of(trainer))  # the test loads the states of the best checkpoint
+    note = checkpoint_note(trainer)
     trainer.test(model, datamodule=datamodule, ckpt_path=best, verbose=False)
     report_test(trainer, model, datamodule)
     lines += [f"checkpoint: {_shown(best) if best else 'none was kept; the weights at the end were tested'}"]
+    lines += [] if note is None else [f"            {note}"]
     bundles = [c.bundle for c in callbacks_of(trainer) if isinstance(c, OnnxExport) and c.bundle is not None]
     for bundle in bundles:
         folder = _shown(bundle.path)
@@ -49,19 +54,6 @@ def report_fit(trainer: pl.Trainer, model: pl.LightningModule, datamodule: pl.Li
         words = ["lightning-mp", "export", _shown(best), "--store", _shown(store.path), "--out", "bundle"]
         lines.append(f"bundle:     none was written; make one: {shlex.join(words)}")
     print("\n".join(lines))  # noqa: T201 (the answer of the command)
-
-
-def _why_it_stopped(trainer: pl.Trainer) -> list[str]:
-    """Where a callback ended the fit; Lightning says it itself where `max_epochs` and the like did."""
-    if trainer.global_step == 0:
-        limits = "`max_epochs`, `max_steps`, `limit_train_batches`"
-        return [f"trained:    nothing, no step was taken and the weights are those it began with; see {limits}"]
-    return [
-        f"stopped:    after epoch {c.stopped_epoch}: `{c.monitor}` was no better in {c.wait_count} validations "
-        f"than {float(c.best_score):.4g} (`EarlyStopping`)"
-        for c in callbacks_of(trainer)
-        if isinstance(c, EarlyStopping) and c.stopped_epoch > 0 and c.wait_count >= c.patience
-    ]
 
 
 def report_precision(

@@ -186,6 +186,8 @@ def test_a_recipe_is_short_and_says_how_it_is_used(name):
     recipe = yaml.safe_load(text)
     path = recipe["data"]["init_args"].get("path")
     assert path in (None, "synthetic"), "only the synthetic log has a path of its own"
+    kept = [entry for entry in recipe["trainer"]["callbacks"] if entry["class_path"].endswith(".ModelCheckpoint")]
+    assert [bool(entry["init_args"].get("monitor")) for entry in kept] == [True]
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 
 from lightning_mp import DCNv2, FeatureSchema, FeatureStore, OnnxExport, RankingDataModule, RankingModule
 from lightning_mp.cli.main import main
@@ -19,7 +21,7 @@ from lightning_mp.running.report import report_fit
 from lightning_mp.schema import Feature
 
 
-def fit(*callbacks: pl.Callback, epochs: int) -> list[str]:
+def fit(*callbacks: pl.Callback, epochs: int, monitor: str | None = "val_loss", worse: bool = False) -> list[str]:
     draw = np.random.default_rng()
     values = {"a": draw.normal(size=600).astype(np.float32), "click": (draw.random(600) < 0.5).astype(np.float32)}
     parts = {
@@ -31,10 +33,13 @@ def fit(*callbacks: pl.Callback, epochs: int) -> list[str]:
     number = Feature(name="a", kind="numeric", role="context", source_dtype="float", stored_dtype="float32")
     FeatureStore("store").write(parts, schema=FeatureSchema(features=(number, label)))
     data = RankingDataModule(store="store", batch_size=100)
-    module = RankingModule(partial(DCNv2, hidden=(8,)), optimizer=partial(torch.optim.SGD, lr=0.0))
+    module = RankingModule(
+        partial(DCNv2, hidden=(8,)), optimizer=partial(torch.optim.SGD, lr=0.5 * worse, maximize=worse)
+    )
     trainer = pl.Trainer(
-        accelerator="cpu", max_epochs=epochs, logger=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[*callbacks, ModelCheckpoint("kept", monitor="val_loss")], log_every_n_steps=1,
+        accelerator="cpu", max_epochs=epochs, logger=CSVLogger("."), enable_progress_bar=False,
+        enable_model_summary=False, log_every_n_steps=1,
+        callbacks=[*callbacks, ModelCheckpoint("kept", monitor=monitor)],
     )  # fmt: skip
     trainer.fit(module, datamodule=data)
     report_fit(trainer, module, data)
@@ -45,6 +50,17 @@ def test_early_stopping_says_why(capsys):
     fit(EarlyStopping("val_loss", patience=2), epochs=9)
     printed = capsys.readouterr().out
     assert "stopped:    after epoch 2: `val_loss` was no better in 2 validations than 0." in printed
+
+
+def test_what_the_last_checkpoint_lost_stands_below_it(capsys):
+    fit(epochs=3, monitor=None, worse=True)
+    lines = capsys.readouterr().out.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("checkpoint: "))
+    assert re.fullmatch(
+        r" {12}the last one, `val_loss` \d+\.\d{4}; the best was \d\.\d{4} in epoch 0: give `ModelCheckpoint` a "
+        r"`monitor: val_loss`",
+        lines[place + 1],
+    )
 
 
 def test_a_fit_that_took_no_step_says_that_nothing_was_trained(capsys):
