@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from lightning_mp.data.csv_dialect import CsvDialect
 from lightning_mp.data.input_file import file_kind
+from lightning_mp.data.printable import printable
 from lightning_mp.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -134,36 +135,45 @@ def _parquet(path: Path) -> AuditSource:
     flat = len(set(schema.names)) == len(schema.names) == len(file.schema.names)
     plain = flat and not any("." in name for name in schema.names)
 
-    def read(places: Sequence[int]) -> Iterator[Batch]:
-        names = [schema.names[place] for place in places] if plain else None
+    def opened(buffer: int, metadata: parquet.FileMetaData | None = None) -> parquet.ParquetFile:
         try:
-            with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER >> 2) as opened:
-                for batch in opened.iter_batches(BATCH_ROWS, columns=names):
-                    columns = batch.columns if plain else [batch.column(place) for place in places]
-                    order = {name: index for index, name in enumerate(batch.schema.names)} if names else {}
-                    yield [columns[order[n]] for n in names] if names else columns, batch.num_rows, ""
+            return parquet.ParquetFile(path, metadata=metadata, pre_buffer=False, buffer_size=buffer)
         except (pa.ArrowException, OSError) as error:
             raise _damaged(path, "Parquet", error) from error
+
+    def read(places: Sequence[int]) -> Iterator[Batch]:
+        names = [schema.names[place] for place in places] if plain else None
+        with opened(_BUFFER >> 2) as source:
+            for batch in _batches(path, source, rows, names):
+                columns = batch.columns if plain else [batch.column(place) for place in places]
+                order = {name: index for index, name in enumerate(batch.schema.names)} if names else {}
+                yield [columns[order[n]] for n in names] if names else columns, batch.num_rows, ""
 
     @contextmanager
     def columns() -> Iterator[Callable[[int], Iterator[pa.Array]]]:
-        def column(place: int) -> Iterator[pa.Array]:
-            try:
-                # Decoded by the thread that needs it, while it is still in its processor's cache.
-                for batch in opened.iter_batches(BATCH_ROWS, columns=[schema.names[place]], use_threads=False):
-                    yield batch.column(0)
-            except (pa.ArrowException, OSError) as error:
-                raise _damaged(path, "Parquet", error) from error
-
-        try:
-            opened = parquet.ParquetFile(path, metadata=file.metadata, pre_buffer=False, buffer_size=_BUFFER)
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(path, "Parquet", error) from error
-        with opened:
-            yield column
+        with opened(_BUFFER, file.metadata) as source:
+            # Decoded by the thread that needs it, while it is still in its processor's cache.
+            yield lambda place: (
+                batch.column(0) for batch in _batches(path, source, rows, [schema.names[place]], use_threads=False)
+            )
 
     fields = [(f.name, f.type) for f in schema]
     return AuditSource(name=str(path), fields=fields, rows=rows, read=read, columns=columns if plain else None)
+
+
+def _batches(
+    path: Path, file: parquet.ParquetFile, rows: int, names: list[str] | None, *, use_threads: bool = True
+) -> Iterator[pa.RecordBatch]:
+    met = 0
+    try:
+        for batch in file.iter_batches(BATCH_ROWS, columns=names, use_threads=use_threads):
+            met += batch.num_rows
+            yield batch
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, "Parquet", error) from error
+    if met != rows:  # Arrow notices columns of different lengths only where it reads several
+        lengths = f"column `{printable((names or file.schema_arrow.names)[0])}` ends after {met:,} of {rows:,} rows"
+        raise _damaged(path, "Parquet", pa.ArrowInvalid(lengths))
 
 
 def _ipc(path: Path) -> AuditSource:
@@ -180,6 +190,9 @@ def _ipc(path: Path) -> AuditSource:
         for index in range(reader.num_record_batches):
             try:
                 batch = reader.get_batch(index)
+                # An offset that a damaged file got wrong would be followed out of the file, which ends the process.
+                for place in places:
+                    batch.column(place).validate(full=True)
             except (pa.ArrowException, OSError) as error:
                 raise _damaged(path, "Arrow IPC", error) from error
             yield from _pieces(batch, places)
