@@ -104,11 +104,13 @@ def test_predict_writes_raw_keys_and_the_models_scores(fitted):
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == "scores: out/scores.parquet"
     scores = pq.read_table(folder / "out/scores.parquet")
-    assert scores.column_names == ["user", "item", "score"]
+    assert scores.column_names == ["row", "time", "user", "item", "score"]
     store = FeatureStore(folder / "runs/quickstart/store")
     part, log = store.load("test"), pq.read_table(folder / "runs/quickstart/store-log.parquet")
-    assert scores["user"].to_numpy().tolist() == log["user_id"].to_numpy()[part.row].tolist()
-    assert scores["item"].to_numpy().tolist() == log["item_id"].to_numpy()[part.row].tolist()
+    row = scores["row"].to_numpy()
+    assert row.tolist() == sorted(part.row.tolist())
+    for ours, theirs in {"user": "user_id", "item": "item_id", "time": "event_time"}.items():
+        assert scores[ours].cast("int64").to_numpy().tolist() == log[theirs].cast("int64").to_numpy()[row].tolist()
     values = scores["score"].to_numpy()
     assert values.dtype == np.float32
     assert ((values > 0) & (values < 1)).all()
