@@ -13,7 +13,9 @@ from typing_extensions import override
 
 from lightning_mp.callbacks.detached_state import detached_state
 from lightning_mp.callbacks.keep_in_fp32 import KeepInFP32
+from lightning_mp.callbacks.learning_rate_warmup import LearningRateWarmup
 from lightning_mp.errors import ConfigurationError, LightningMPWarning, NumericError
+from lightning_mp.optim.warmup_decay_lr import WarmupDecayLR
 from lightning_mp.precision.lint.finding import LINT_CODES, LintFinding
 from lightning_mp.precision.lint.lint import lint
 from lightning_mp.precision.lint.module_rules import findings_in_optimizers
@@ -77,7 +79,16 @@ class PrecisionLint(Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        found = self._wanted(tuple(findings_in_optimizers(trainer.optimizers, precision=str(trainer.precision))))
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined] # Lightning sets it elsewhere
+        warmup = next((one for one in callbacks if isinstance(one, LearningRateWarmup)), None)
+        schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
+        judged = findings_in_optimizers(
+            trainer.optimizers,
+            precision=str(trainer.precision),
+            warmed=warmup is not None or any(isinstance(one, WarmupDecayLR) for one in schedules),
+            max_lr=None if warmup is None else warmup.max_lr,
+        )
+        found = self._wanted(tuple(judged))
         self.findings += found
         self._tell(found)
 

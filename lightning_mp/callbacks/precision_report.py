@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from lightning_mp.artifacts import replacing
 from lightning_mp.callbacks.detached_state import detached_state
+from lightning_mp.callbacks.precision_report_exception import exception_facts
 from lightning_mp.callbacks.precision_report_facts import evaluated, gathered
 from lightning_mp.callbacks.precision_report_findings import findings
 from lightning_mp.callbacks.precision_report_page import report_page
@@ -37,8 +38,9 @@ class PrecisionReport(Callback):
     `GradientUnderflowMonitor` it keeps a light record of its own: skipped steps each step (layers are looked for once
     one was skipped), and what the backward pass loses in the first steps and every 1000. The weights are the same with
     and without it; the device is read on the Trainer's logging steps, after a skip, and for the first eight batches,
-    whose columns are compared with the label. The record goes through checkpoints: the page of a resumed run shows all
-    of it. A `validate` or `test` after the fit adds its metrics; without a fit it writes a page of its own, beside.
+    whose columns are compared with the label. Batches are held until the loss is read again, 64 MiB of them at most: a
+    loss that is no number is traced to its batch. The record goes through checkpoints: the page of a resumed run shows
+    all of it. A `validate` or `test` after the fit adds its metrics; without a fit it writes a page of its own, beside.
 
     Args:
         dirpath: Folder of `precision_report.html` and `precision_report.json`. Each is replaced whole, by the first
@@ -71,6 +73,7 @@ class PrecisionReport(Callback):
         self._record = RunRecord()
         self._recorder: RunRecorder | None = None
         self._facts: dict[str, Any] = {}
+        self._failure: dict[str, Any] | None = None
         self._stage = "fit"
 
     @property
@@ -83,6 +86,7 @@ class PrecisionReport(Callback):
         self._stage = str(getattr(stage, "value", stage))
         if stage == "fit":  # before the state of a checkpoint is loaded
             self._record, self._facts, self.path, self.findings = RunRecord(), {}, None, []
+            self._failure = None
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -153,6 +157,7 @@ class PrecisionReport(Callback):
             self._recorder = None
             if trainer.state.fn == "fit" and trainer.is_global_zero:
                 self._facts = gathered(self._record, trainer, pl_module)
+                self._failure = exception_facts(exception, trainer, pl_module)
         except Exception as error:  # whatever went wrong with the run may have broken what is read here
             self._facts = self._facts or {"run": {"incomplete": repr(error)}}
         if trainer.state.fn == "fit":
@@ -194,7 +199,7 @@ class PrecisionReport(Callback):
     def _write(self, name: str, failed: BaseException | None) -> None:
         facts = {**self._facts, "evaluations": self._record.evaluations}
         if failed is not None:
-            facts["exception"] = {"type": type(failed).__name__, "text": str(failed)[:2000]}
+            facts["exception"] = self._failure or {"type": type(failed).__name__, "text": str(failed)[:2000]}
         self.findings = findings(facts)
         record = {"format": 1, **facts, "findings": self.findings}
         text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False, default=str)

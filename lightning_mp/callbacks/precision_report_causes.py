@@ -6,6 +6,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
+from lightning_mp.callbacks.precision_report_finite import loss_is_gone
+
 _JUMP: Final = 5.0
 _WORSE: Final = 1.5
 _FLUCTUATES: Final = 0.15
@@ -57,7 +59,7 @@ def diverged(facts: dict[str, Any]) -> Told | None:
         "lower the learning rate, warm it up with `LearningRateWarmup`, and clip with `GradientClipping(max_norm=1.0)`"
     )
     if gone and max(gone) > last_finite and not facts["finite"]["bad_batch"]:
-        return f"the training loss is not finite since step {min(s for s in gone if s > last_finite)}", cure
+        return loss_is_gone(facts, min(s for s in gone if s > last_finite))
     if len(values) < 10:
         return None
     tail, best = median(values[-5:]), min(median(values[i : i + 5]) for i in range(len(values) - 4))
@@ -71,10 +73,14 @@ def long_warmup(facts: dict[str, Any]) -> Told | None:
     warmup = facts.get("warmup")
     if warmup is None or not warmup["of"] or facts.get("exception") is not None:
         return None
-    asked, taken, of = warmup["steps"], warmup["taken"], warmup["of"]
+    skipped = facts["loss_scale"]["skipped"] if warmup["by"] == "LearningRateWarmup" else 0
+    if skipped > warmup["of"] / 2:
+        return None  # the skips are the finding: there were hardly any steps to warm up
+    asked, taken, of = warmup["steps"], warmup["taken"], warmup["of"] - skipped
     cure = f"fewer warm-up steps, such as `warmup_steps: {max(1, of // 10)}`, or more epochs"
     if taken < asked:
         problem = f"the fit ended within the warm-up of the learning rate, after {taken:,} of its {asked:,} steps"
+        problem += f" ({skipped:,} more were skipped)" if skipped else ""
         return f"{problem} (`{warmup['by']}`): the learning rate that was asked for was never reached", cure
     if asked > _LONG_WARMUP * of:
         return f"the warm-up of the learning rate took {asked:,} of the fit's {of:,} steps (`{warmup['by']}`)", cure
@@ -90,7 +96,7 @@ def fluctuation(facts: dict[str, Any]) -> Told | None:
         last = reports[-1]
         moved = "is no number" if last["change"] is None else f"moved by {last['change']:+.0%}"
         problem = f"`{settings['monitor']}` {moved} at step {last['step']} ({len(reports)} such validations)"
-        return f"{problem}: {last['findings'][0]['text']}", last["findings"][0]["cure"]
+        return f"{problem}: {last['findings'][0]['text']}", _not_yet_there(last["findings"][0]["cure"], facts)
     curve, limit = facts["metrics"].get(settings["monitor"]), settings["threshold"]
     if curve is None or len(curve["values"]) < 3:
         return None
@@ -104,6 +110,13 @@ def fluctuation(facts: dict[str, Any]) -> Told | None:
         f"more than {limit:.0%}"
     )
     return problem, "lower the learning rate, or validate on more rows"
+
+
+def _not_yet_there(cure: str, facts: dict[str, Any]) -> str:
+    """A cure without the advice to add what the run has."""
+    first, _, rest = cure.partition("; ")
+    monitored = "LossScaleMonitor" in facts["run"]["callbacks"] and first == "`LossScaleMonitor` names the layers"
+    return rest.replace("keep them", "keep the layers that overflow", 1) if monitored and rest else cure
 
 
 def _harm_after(facts: dict[str, Any], step: int) -> tuple[str, str]:

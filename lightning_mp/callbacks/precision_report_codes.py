@@ -25,5 +25,6 @@ RUN_CODES: Final[dict[str, str]] = {
     "MP218": "GPU memory nearly full",
     "MP219": "no step taken",
     "MP220": "warm-up too long",
+    "MP221": "learning rate far too high",
 }
 """Name of each code. A code is never given to another finding."""

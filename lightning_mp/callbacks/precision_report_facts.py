@@ -214,6 +214,8 @@ def _finite(record: RunRecord, module: nn.Module, callbacks: list[Any]) -> dict[
         "weights": non_finite_names(weights)[:10],
         "poisoned": record.poisoned,
         "bad_batch": record.bad_batch or named,
+        "loss_gone": record.loss_gone,
+        "growth": record.growth,
         "events": events[:20],
         "restored": None if guard is None else guard.restored,
     }

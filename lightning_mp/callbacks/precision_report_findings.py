@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lightning_mp.callbacks.precision_report_causes import diverged, fluctuation, learning_rate_spike, long_warmup
-from lightning_mp.callbacks.precision_report_codes import RUN_CODES
-from lightning_mp.data.audit.codes import CODES
+from lightning_mp.callbacks.precision_report_exception import exception_line
+from lightning_mp.callbacks.precision_report_finding import Finding, finding, named
+from lightning_mp.callbacks.precision_report_finite import finite_findings, place
+from lightning_mp.callbacks.precision_report_learning_rate import ran_away
 
 SEVERITIES: Final = ("error", "warning", "note")
 """The gravest first: an error has spoilt the run, a warning costs quality, a note tells."""
 # Among equals the cause stands before what follows from it.
 _ORDER: Final = (
-    "MP219", "MP206", "MP204", "MP203", "MP201", "MP021", "MP202", "MP205", "MP207", "MP020", "MP210", "MP209", "MP212",
-    "MP220", "MP208", "MP211", "MP215", "MP214", "MP218", "MP217", "MP213", "MP216",
+    "MP109", "MP101", "MP107", "MP219", "MP221", "MP206", "MP204", "MP203", "MP201", "MP021", "MP202", "MP205", "MP207",
+    "MP020", "MP210", "MP209", "MP212", "MP220", "MP208", "MP211", "MP215", "MP214", "MP218", "MP217", "MP213", "MP216",
 )  # fmt: skip
 _MANY_SKIPS: Final = 0.05
 _FULL: Final = 0.95
-Finding = dict[str, Any]
+# Signs, in the run itself, that its learning rate is too high, or may be.
+_SIGNS: Final = frozenset({"MP201", "MP205", "MP206", "MP207", "MP208", "MP209", "MP210", "MP221"})
 
 
 def findings(facts: dict[str, Any]) -> list[Finding]:
@@ -31,79 +34,81 @@ def findings(facts: dict[str, Any]) -> list[Finding]:
     """
     found: list[Finding] = []
     if "loss_scale" in facts:
-        for rule in (_scale, _finite, _underflow, _rates, _layers, _data, _results):
+        for rule in (_weights, _underflow, _rates, _layers, _data, _results):
             found += rule(facts)
-    found += [
-        {**entry, "severity": entry["severity"] if entry["severity"] in SEVERITIES else "warning"}
-        for entry in facts.get("lint", [])
-    ]
+    signs = any(one["code"] in _SIGNS for one in found)
+    found += [_linted(entry, signs=signs) for entry in facts.get("lint", [])]
     if (error := facts.get("exception")) is not None:
-        stopped = error["type"] in ("KeyboardInterrupt", "SIGTERMException")
-        text = f"the fit ended by `{error['type']}`" + (f": {_line(error['text'])}" if error["text"] else "")
-        cure = "go on from the last checkpoint with `ckpt_path`" if stopped else "see the traceback it ended with"
-        found.append(_finding("MP216", "note" if stopped else "error", text, cure))
+        found += _broke_off(error, found)
     # A scale that collapsed with no bad row in the data poisons statistics on its way: then it is the cause.
     scale_first = facts.get("finite", {}).get("bad_batch") is None
     return sorted(found, key=lambda f: (SEVERITIES.index(f["severity"]), _harm(f["code"], scale_first=scale_first)))
 
 
-def _finding(code: str, severity: str, problem: str, cure: str) -> Finding:
-    name = RUN_CODES.get(code) or CODES[code]
-    return {"code": code, "name": name, "severity": severity, "problem": problem, "cure": cure,
-            "page": f"findings/{code}.md"}  # fmt: skip
-
-
 def _harm(code: str, *, scale_first: bool) -> float:
     if scale_first and code == "MP203":
         return _ORDER.index("MP201") + 0.5
-    return _ORDER.index(code) if code in _ORDER else len(_ORDER)
+    return _ORDER.index(code) if code in _ORDER else len(_ORDER) + (code == "MP111")
 
 
-def _scale(facts: dict[str, Any]) -> list[Finding]:
+def _weights(facts: dict[str, Any]) -> list[Finding]:
+    """A learning rate that is the cause of the rest, what the scale tells, and what is not finite."""
+    spike = learning_rate_spike(facts)
+    away = ran_away(facts) if spike is None else None
+    found = [] if away is None else [finding("MP221", *away)]
+    if spike is not None:
+        found.append(finding("MP206", *spike))
+    elif away is None and (apart := diverged(facts)) is not None:
+        found.append(finding("MP207", "error", *apart))
+    return found + _scale(facts, ran_away=away is not None) + finite_findings(facts, ran_away=away is not None)
+
+
+def _scale(facts: dict[str, Any], *, ran_away: bool) -> list[Finding]:
     scale, bad = facts["loss_scale"], facts["finite"]["bad_batch"]
     if scale["collapse"] is not None:
         problem, cure = scale["collapse"]
         if bad is not None:
-            cure = f"drop or repair the rows with a NaN or an infinity ({_place(bad)}); no loss scale cures them"
-        return [_finding("MP201", "error", problem, cure)]
+            cure = f"drop or repair the rows with a NaN or an infinity ({place(bad)}); no loss scale cures them"
+        elif ran_away:
+            cure = "mend the learning rate first (MP221): no loss scale, and no layer in float32, makes up for it"
+        return [finding("MP201", "error", problem, cure)]
     if scale["forecast"] is not None:
-        return [_finding("MP210", "warning", *scale["forecast"])]
+        return [finding("MP210", "warning", *scale["forecast"])]
     if scale["attempts"] >= 20 and scale["skip_rate"] > _MANY_SKIPS:
         skips = scale["skips"]
         layers = [layer for skip in skips for layer in skip["layers"][:1]]
         often = f", most often in `{max(layers, key=layers.count)}`" if layers else ""
         problem = f"{scale['skip_rate']:.1%} of {scale['attempts']:,} optimizer steps were skipped{often}"
         cure = "start from a smaller `init_scale`, and keep the named layers in float32 with `KeepInFP32`"
-        return [_finding("MP209", "warning", problem, cure)]
+        cure = "mend the learning rate first (MP221)" if ran_away else cure
+        return [finding("MP209", "warning", problem, cure)]
     return []
 
 
-def _finite(facts: dict[str, Any]) -> list[Finding]:
-    finite, found = facts["finite"], []
-    bad, poisoned, weights = finite["bad_batch"], finite["poisoned"], finite["weights"]
-    rows = "" if bad is None else f": {_place(bad)}"
-    if poisoned is not None:
-        layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in poisoned["names"]))
-        what = "holds a NaN or an infinity" if bad is not None else "overflowed in its forward pass"
-        problem = (
-            f"the running statistics of {_named(layers)} are not finite since step {poisoned['step']} or earlier, and "
-            f"so is every validation: a training batch that {what} went through{rows}"
-        )
-        repair = "drop or repair these rows, and add" if bad is not None else "add"
-        found.append(_finding("MP203", "error", problem, f"{repair} `NormGuard`, which keeps such a batch out of them"))
-    elif bad is not None:
-        problem = f"a training batch is not finite{rows}"
-        guarded = finite["restored"]
-        told = f"; `NormGuard` kept {guarded} such batches out of the running statistics" if guarded else ""
-        cure = "drop or repair these rows; `lightning-mp audit` finds them in the table"
-        found.append(_finding("MP204", "warning" if not weights else "error", problem + told, cure))
-    if weights:
-        problem = f"weights are NaN or infinite at the end: {_named(weights)}"
-        cure = (
-            "train again from the last sound checkpoint, after the findings above; `NonFiniteMonitor` names the place"
-        )
-        found.append(_finding("MP205", "error", problem, cure))
-    return found
+def _linted(entry: Finding, *, signs: bool) -> Finding:
+    """A finding of the lint; a high learning rate that did no harm in this run is a note."""
+    severity = entry["severity"] if entry["severity"] in SEVERITIES else "warning"
+    if entry["code"] != "MP111" or signs:
+        return {**entry, "severity": severity}
+    return {**entry, "severity": "note", "problem": f"{entry['problem']}; this run shows no sign of harm by it"}
+
+
+def _broke_off(error: dict[str, Any], found: list[Finding]) -> list[Finding]:
+    """What the fit ended by, and the lint's finding where it is one; what a callback raised it for isn't said twice."""
+    stopped = error["type"] in ("KeyboardInterrupt", "SIGTERMException")
+    line = exception_line(error)
+    text = f"the fit ended by `{error['type']}`" + (f": {line}" if line else "")
+    told = next(
+        (one for one in found if line and line.rstrip(".") in (one["problem"], one["problem"].rstrip("."))), None
+    )
+    if told is not None:
+        text, cure = f"the fit ended by `{error['type']}`, raised for {told['code']}", f"as {told['code']} says"
+        return [finding("MP216", "note", text, cure)]
+    if (known := error.get("known")) is not None:
+        before = [] if any(one["code"] == known["code"] for one in found) else [known]
+        return [*before, finding("MP216", "error", text, f"as {known['code']} says: {known['cure']}")]
+    cure = "go on from the last checkpoint with `ckpt_path`" if stopped else "see the traceback it ended with"
+    return [finding("MP216", "note" if stopped else "error", text, cure)]
 
 
 def _underflow(facts: dict[str, Any]) -> list[Finding]:
@@ -111,24 +116,20 @@ def _underflow(facts: dict[str, Any]) -> list[Finding]:
     if under["told"] is None:
         return []
     last = max(under["probes"][-1]["layers"].values(), default=0.0)
-    return [_finding("MP202", "error" if last > 0.25 else "warning", *under["told"])]
+    return [finding("MP202", "error" if last > 0.25 else "warning", *under["told"])]
 
 
 def _rates(facts: dict[str, Any]) -> list[Finding]:
     found = []
-    if (spike := learning_rate_spike(facts)) is not None:
-        found.append(_finding("MP206", *spike))
-    elif (apart := diverged(facts)) is not None:
-        found.append(_finding("MP207", "error", *apart))
     if (moves := fluctuation(facts)) is not None:
-        found.append(_finding("MP208", "warning", *moves))
+        found.append(finding("MP208", "warning", *moves))
     if (warmed := long_warmup(facts)) is not None:
-        found.append(_finding("MP220", "warning", *warmed))
+        found.append(finding("MP220", "warning", *warmed))
     share = facts["gradients"]["clipped_share"]
     if share is not None and share > 0.5 and facts["gradients"]["steps"] >= 20:
         problem = f"{share:.0%} of {facts['gradients']['steps']:,} steps had their gradients clipped"
         cure = "raise the limit to about the median of `gradient_norm`, or lower the learning rate"
-        found.append(_finding("MP211", "warning", problem, cure))
+        found.append(finding("MP211", "warning", problem, cure))
     return found
 
 
@@ -136,11 +137,11 @@ def _layers(facts: dict[str, Any]) -> list[Finding]:
     kept, precision = facts["float32"], facts["run"]["precision"]
     wrong = [layer["layer"] for layer in kept["layers"] if layer["verified"] is False]
     if wrong:
-        problem = f"{_named(wrong)} should be in float32, and its gradients came out of a shorter format"
-        return [_finding("MP212", "warning", problem, "leave what calls it uncompiled")]
+        problem = f"{named(wrong)} should be in float32, and its gradients came out of a shorter format"
+        return [finding("MP212", "warning", problem, "leave what calls it uncompiled")]
     if kept["kept_by"] is None and precision == "16-mixed":
         problem = "input and output layers were trained in float16 with the rest"
-        return [_finding("MP213", "note", problem, "add `KeepInFP32`, which finds, keeps and verifies them")]
+        return [finding("MP213", "note", problem, "add `KeepInFP32`, which finds, keeps and verifies them")]
     return []
 
 
@@ -155,12 +156,12 @@ def _data(facts: dict[str, Any]) -> list[Finding]:
             "became known after the event"
         )
         cure = f"take `{leak['column']}` out, or make it of what was known before the event (point in time)"
-        found.append(_finding("MP021" if disguise else "MP020", "error" if disguise else "warning", problem, cure))
+        found.append(finding("MP021" if disguise else "MP020", "error" if disguise else "warning", problem, cure))
     data = facts["data"]
     if data is not None and data["audit"] is None:
         problem = f"no audit gate judged the features of `{data['store']}`"
         cure = "add `audit: {policy: fp16, fail_under: 80}` to the data, or run `lightning-mp audit` on the store"
-        found.append(_finding("MP217", "note", problem, cure))
+        found.append(finding("MP217", "note", problem, cure))
     return found
 
 
@@ -171,34 +172,18 @@ def _results(facts: dict[str, Any]) -> list[Finding]:
         f"{stage} {n}" for stage, m in facts.get("evaluations", {}).items() for n, v in m.items() if v is None
     ]
     if undefined:
-        problem = f"not a number, or undefined: {_named(undefined)}"
+        problem = f"not a number, or undefined: {named(undefined)}"
         cure = "see the findings above; without any, the part has one class alone, or none"
-        found.append(_finding("MP215", "warning", problem, cure))
+        found.append(finding("MP215", "warning", problem, cure))
     if export is not None and export["bundle"] is None and facts["run"]["steps"] and not facts.get("exception"):
         problem = f"`OnnxExport` wrote no bundle ({export['asked']})"
         cure = "see its warning for the number that was refused; `lightning-mp export` tries again from a checkpoint"
-        found.append(_finding("MP214", "warning", problem, cure))
+        found.append(finding("MP214", "warning", problem, cure))
     gpu, total = memory["gpu"], memory["gpu_total"]
     if gpu is not None and total and gpu["values"] and max(gpu["values"]) > _FULL * total:
         problem = f"{max(gpu['values']) / total:.0%} of the GPU's {total / 2**30:.0f} GiB were in use"
-        found.append(_finding("MP218", "warning", problem, "make batches smaller, and accumulate gradients instead"))
+        found.append(finding("MP218", "warning", problem, "make batches smaller, and accumulate gradients instead"))
     if facts["run"]["began"] is not None and not facts["run"]["steps"] and not facts.get("exception"):
         problem = "the fit took no optimizer step"
-        found.append(_finding("MP219", "error", problem, "look at `max_epochs`, `limit_train_batches` and the loader"))
+        found.append(finding("MP219", "error", problem, "look at `max_epochs`, `limit_train_batches` and the loader"))
     return found
-
-
-def _place(bad: dict[str, Any]) -> str:
-    rows = f", rows {', '.join(map(str, bad['rows']))}" if bad["rows"] else ""
-    columns = f", columns {', '.join(map(str, bad['columns']))}" if bad["columns"] else ""
-    return f"batch {bad['batch']} (step {bad['step']}), `{bad['tensor']}`{rows}{columns}"
-
-
-def _named(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(f"`{name}`" for name in names[:3]) + more
-
-
-def _line(text: str) -> str:
-    first = text.strip().splitlines()[0] if text.strip() else ""
-    return first if len(first) <= 300 else f"{first[:297]}..."

@@ -10,6 +10,11 @@ from lightning_mp.precision.gradient_norm import gradient_norm
 _WHOLE_MODULE = ("SingleDeviceStrategy", "DDPStrategy")
 
 
+def holds_whole_module(trainer: pl.Trainer) -> bool:
+    """Whether each process has all weights and gradients."""
+    return type(trainer.strategy).__name__ in _WHOLE_MODULE
+
+
 def true_gradient_norm(trainer: pl.Trainer, optimizer: Optimizer) -> float | None:
     """2-norm of all gradients of an optimizer at their true size, whatever the loss scale; one read from the device.
 
@@ -20,7 +25,7 @@ def true_gradient_norm(trainer: pl.Trainer, optimizer: Optimizer) -> float | Non
     Returns:
         The norm, before clipping; `None` without gradients, or where a process has only a part of them.
     """
-    if type(trainer.strategy).__name__ not in _WHOLE_MODULE:
+    if not holds_whole_module(trainer):
         return None
     scaler = trainer.scaler
     carried = scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False)  # it unscales itself

@@ -15,6 +15,7 @@ from lightning_mp.callbacks.precision_report_charts import (
     scale_chart,
     underflow_map,
 )
+from lightning_mp.callbacks.precision_report_exception import exception_line
 from lightning_mp.html_page.cards import Card, cards
 from lightning_mp.html_page.notice import notice
 from lightning_mp.html_page.page import page, table
@@ -74,7 +75,8 @@ def _overview(report: dict[str, Any]) -> Markup:
     ]
     metrics = [["fit", n, s["values"][-1]] for n, s in report["metrics"].items() if s["values"]]
     both = table(["part", "metric", "at the end"], metrics + evaluations) if metrics or evaluations else Markup("")
-    return cards(shown) + both
+    why = f"Broke off: `{error['type']}`: {exception_line(error)}" if error else ""
+    return cards(shown) + (_said(why) if why else Markup("")) + both
 
 
 def _findings(report: dict[str, Any]) -> Markup:

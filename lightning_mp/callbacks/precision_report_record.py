@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -29,6 +30,11 @@ class RunRecord:
         headroom: Doublings of the scale until a gradient overflows, at the last probe.
         poisoned: Normalisation statistics that were not finite: `step`, `names`; `None` while none was.
         bad_batch: The first batch that held a NaN or an infinity: `step`, `batch`, `tensor`, `rows`, `columns`.
+        loss_gone: The first training loss that was no number: `step`, `batch`, `finite` (whether that batch's values
+            are; `None` where it was no longer at hand), `largest`, the magnitude of the largest of them, and
+            `highest_before`, the highest loss just before it.
+        growth: The weight matrix that grew most in the first steps: `weight`, `from` and `to`, its root mean square,
+            and `step`.
         leaks: Columns that tell the label alone.
         evaluations: Metrics of validations and tests after the fit, by stage.
         began: When the fit began, ISO 8601 in UTC.
@@ -43,6 +49,8 @@ class RunRecord:
     headroom: float | None = None
     poisoned: dict[str, Any] | None = None
     bad_batch: dict[str, Any] | None = None
+    loss_gone: dict[str, Any] | None = None
+    growth: dict[str, Any] | None = None
     leaks: list[dict[str, Any]] = field(default_factory=list)
     evaluations: dict[str, dict[str, float | None]] = field(default_factory=dict)
     began: str | None = None
@@ -77,7 +85,7 @@ class RunRecord:
 
     def to_state(self) -> dict[str, Any]:
         """Plain Python, as a checkpoint holds it."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
+        plain = {name: copy(getattr(self, name)) for name in _PLAIN}
         return {
             **plain,
             "leaks": [dict(leak) for leak in self.leaks],
@@ -92,7 +100,7 @@ class RunRecord:
     def from_state(cls, state: dict[str, Any]) -> RunRecord:
         """What `to_state` gave, as a record of its own."""
         return cls(
-            **{name: state[name] for name in _PLAIN},
+            **{name: copy(state[name]) for name in _PLAIN if name in state},
             leaks=[dict(leak) for leak in state["leaks"]],
             evaluations={stage: dict(metrics) for stage, metrics in state["evaluations"].items()},
             series={name: Series.from_state(series) for name, series in state["series"].items()},
@@ -107,7 +115,7 @@ class RunRecord:
         )
 
 
-_PLAIN = ("headroom", "poisoned", "bad_batch", "began", "steps", "seconds")
+_PLAIN = ("headroom", "poisoned", "bad_batch", "loss_gone", "growth", "began", "steps", "seconds")
 
 
 def _shallow(report: UnderflowReport) -> dict[str, Any]:

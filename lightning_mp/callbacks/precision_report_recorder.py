@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections.abc import Iterable
@@ -13,7 +14,6 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from lightning_mp.callbacks.gradient_clipping import GradientClipping
 from lightning_mp.callbacks.gradient_underflow_monitor import GradientUnderflowMonitor
@@ -23,13 +23,15 @@ from lightning_mp.callbacks.logging_step import is_logging_step
 from lightning_mp.callbacks.loss_scale_monitor import LossScaleMonitor
 from lightning_mp.callbacks.norm_guard import NormGuard
 from lightning_mp.callbacks.precision_report_gradient_norm import true_gradient_norm
+from lightning_mp.callbacks.precision_report_growth import WeightGrowth
 from lightning_mp.callbacks.precision_report_leaks import LabelSample
 from lightning_mp.callbacks.precision_report_rates import RateRecorder
+from lightning_mp.callbacks.precision_report_recent import RecentBatches, loss_of
 from lightning_mp.callbacks.precision_report_record import RunRecord
+from lightning_mp.callbacks.precision_report_series import Series
 from lightning_mp.callbacks.precision_report_skips import SkipRecorder
 from lightning_mp.precision.loss_scale import LossScaleHistory
 from lightning_mp.precision.non_finite import finite_flags
-from lightning_mp.precision.non_finite_value import non_finite_value
 from lightning_mp.precision.norm_buffers import norm_layers
 
 _FIRST_PROBE, _PROBE_EVERY = 20, 1000
@@ -75,9 +77,13 @@ class RunRecorder:
         )
         self._norm_now: float | None = None
         self._rates = RateRecorder(record, trainer)
+        self._recent = RecentBatches(record, scaled=scaled)
+        self._growth = WeightGrowth(record, trainer, module)
+        self._began_at = trainer.global_step
 
     def start_batch(self, module: pl.LightningModule, batch: Any) -> None:
         """Call before a training batch."""
+        self._began_at = self._trainer.global_step
         if self._skips is not None:
             self._skips.watch.start_batch(module, batch)
         if self._sample is not None:
@@ -112,13 +118,14 @@ class RunRecorder:
     def end_batch(self, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Call when the batch is done."""
         step, logs = self._trainer.global_step, is_logging_step(self._trainer)
+        self._recent.add(batch, number=batch_idx, step=self._began_at, ended=step, outputs=outputs)
         if self._skips is not None:
             before = self._skips.history.skipped
             self._skips.end_batch(module, read_device=logs)
             self._record.history = self._skips.history
             if self._skips.history.skipped > before:
                 self._record.take_skips(self._skips.events)
-                self._look_at(batch, batch_idx, step)
+                self._recent.look()
             if logs:
                 scale, skipped = self._skips.history.scale, self._skips.history.skipped
                 values = {"loss_scale": scale, "loss_scale/skipped_steps": float(skipped)}
@@ -126,7 +133,7 @@ class RunRecorder:
         elif self._scale_monitor is not None and self._scale_monitor.history.skipped > self._record.history.skipped:
             self._record.history = _copied(self._scale_monitor.history)
             self._record.take_skips(self._scale_monitor.events)
-            self._look_at(batch, batch_idx, step)
+            self._recent.look()
         if self._warmup is not None:
             for optimizer, rates in zip(self._trainer.optimizers, self._warmup.effective_lr, strict=False):
                 self._rates.add(optimizer, step, max(rates))
@@ -134,8 +141,9 @@ class RunRecorder:
         self._record.steps = max(step, self._record.steps)
         if logs:
             self._on_log(outputs, step)
-            if self._record.series["train_loss"].gaps if "train_loss" in self._record.series else ():
-                self._look_at(batch, batch_idx, step)
+            self._recent.forget()
+        elif "train_loss" not in self._record.series and (loss := loss_of(outputs)) is not None:
+            self._record.add("train_loss", step, float(loss))  # where the run began, once
 
     def see_metrics(self) -> None:
         """Call at the end of a validation: its metrics, and whether the normalisations are still finite."""
@@ -166,6 +174,11 @@ class RunRecorder:
             self._record.add("loss_scale", self._trainer.global_step, self._record.history.scale)
         self._take_probe()
         self._look_at_norms(self._trainer.global_step)
+        self._growth.look(self._trainer.global_step)
+        if module is None or len(self._record.series.get("train_loss", Series()).points) < 2:
+            self._recent.tell_losses()
+            if self._record.series.get("train_loss", Series()).gaps:
+                self._recent.look()
         now = time.monotonic()
         self._record.seconds += now - self._clock
         self._clock = now
@@ -174,6 +187,7 @@ class RunRecorder:
         if self._skips is not None:
             self._skips.release()
             self._skips = None
+        self._recent.release()
         if self._stands_in and self._underflow is not None:
             self._underflow.teardown(self._trainer, module or self._trainer.lightning_module, "fit")
             self._underflow = None
@@ -185,10 +199,13 @@ class RunRecorder:
     def _on_log(self, outputs: Any, step: int) -> None:
         record, trainer = self._record, self._trainer
         metrics = trainer.callback_metrics
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        loss = loss if isinstance(loss, Tensor) else metrics.get("train_loss")
+        loss = loss_of(outputs)
+        loss = loss if loss is not None else metrics.get("train_loss")
         if isinstance(loss, Tensor) and loss.numel() == 1:
-            record.add("train_loss", step, float(loss))
+            record.add("train_loss", step, value := float(loss))
+            if not math.isfinite(value):
+                self._recent.look()
+        self._growth.look(step)
         history = self._skips.history if self._skips is not None else None
         history = self._scale_monitor.history if self._scale_monitor is not None else history
         if history is not None and history.attempts:
@@ -219,17 +236,6 @@ class RunRecorder:
         self._record.take_probe(report, None if histogram is None else histogram.headroom_bits)
         if self._stands_in and self._underflow is not None:
             self._underflow.every_n_steps = self._probe_every
-
-    def _look_at(self, batch: Any, batch_idx: int, step: int) -> None:
-        if self._record.bad_batch is not None:
-            return
-        for path, leaf in tree_flatten_with_path(batch)[0]:
-            if isinstance(leaf, Tensor):
-                name = f"batch{keystr(path)}"
-                found = non_finite_value(leaf, step=step - 1, batch=batch_idx, origin="forward", module="", tensor=name)
-                if found is not None:
-                    self._record.bad_batch = found.to_dict()
-                    return
 
     def _look_at_norms(self, step: int) -> None:
         if self._record.poisoned is None and self._norms:

@@ -142,7 +142,7 @@ def _in_recipe(options: Any) -> Iterator[LintFinding]:
     import yaml
 
     from lightning_mp.precision.lint.lint import lint
-    from lightning_mp.precision.lint.module_rules import setting_findings
+    from lightning_mp.precision.lint.module_rules import of_adams_kind, setting_findings
     from lightning_mp.running.recipe import find
 
     path = Path(find(options.config))
@@ -154,11 +154,12 @@ def _in_recipe(options: Any) -> Iterator[LintFinding]:
     precision = options.precision or _precision_of(recipe)
     if not precision.startswith(("16", "bf16")):
         print(f"`{path.name}` trains in {precision}: give `--precision 16-mixed` to judge it for that", file=sys.stderr)
+    warmed, limit = _warm_up_of(recipe)
     for class_path, arguments in _class_paths(recipe.get("model")):
         kind = _class(class_path)
-        if isinstance(kind, type) and "adam" in kind.__name__.lower() and "lr" in arguments:
-            lr, eps = float(arguments["lr"]), float(arguments.get("eps", 1e-8))
-            yield from setting_findings(class_path, lr, eps, precision=precision)
+        if isinstance(kind, type) and of_adams_kind(kind.__name__) and "lr" in arguments:
+            lr, eps = min(float(arguments["lr"]), limit), float(arguments.get("eps", 1e-8))
+            yield from setting_findings(class_path, lr, eps, precision=precision, warmed=warmed)
         elif isinstance(kind, type):
             yield from lint(kind, precision=precision, device_type=options.device)
 
@@ -173,6 +174,15 @@ def _class_paths(node: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     elif isinstance(node, list):
         for value in node:
             yield from _class_paths(value)
+
+
+def _warm_up_of(recipe: Mapping[str, Any]) -> tuple[bool, float]:
+    """Whether a recipe has a `LearningRateWarmup`, and the rate that it lets no step exceed."""
+    trainer = recipe.get("trainer")
+    for class_path, arguments in _class_paths(trainer.get("callbacks") if isinstance(trainer, Mapping) else None):
+        if class_path.rpartition(".")[2] == "LearningRateWarmup":
+            return True, float(arguments.get("max_lr") or "inf")
+    return False, float("inf")
 
 
 def _precision_of(recipe: Mapping[str, Any]) -> str:

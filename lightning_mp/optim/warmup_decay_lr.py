@@ -38,7 +38,7 @@ class WarmupDecayLR(LRScheduler):
         ConfigurationError: A number is outside of its range.
 
     Warns:
-        LightningMPWarning: A group peaks above 5e-4.
+        LightningMPWarning: A group of an optimizer of Adam's kind peaks above 5e-4.
 
     Example:
         >>> import torch
@@ -96,7 +96,7 @@ class WarmupDecayLR(LRScheduler):
     def _warn_of_high_peaks(self) -> None:
         limit = float("inf") if self.max_lr is None else self.max_lr
         peak = min(max(float(lr) for lr in self.base_lrs), limit)
-        if peak > HIGHEST_PEAK:
+        if peak > HIGHEST_PEAK and "adam" in type(self.optimizer).__name__.lower():
             warnings.warn(
                 f"the learning rate peaks at {peak:g}, above {HIGHEST_PEAK:g}: there AdamW in float16 is known to end "
                 "in NaN\n\nhint: lower the optimizer's `lr`, or leave `max_lr` at 2e-4",

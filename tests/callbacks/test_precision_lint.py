@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_mp import KeepInFP32, PrecisionLint
+from lightning_mp import KeepInFP32, LearningRateWarmup, PrecisionLint
 from lightning_mp.errors import ConfigurationError, LightningMPWarning, NumericError
 
 
@@ -37,6 +37,15 @@ def test_the_learning_rate_is_judged_before_the_first_batch(make_trainer, batche
     linter = PrecisionLint(ignore=["MP104"])
     with pytest.warns(LightningMPWarning, match=r"MP111 Adam: a learning rate of 0.01 is above 0.0005"):
         make_trainer(callbacks=[linter]).fit(Sums(lr=1e-2), batches(2))
+
+
+@pytest.mark.parametrize(("limit", "cures"), [(None, ["lower the peak to 5e-4 or less"]), (2e-4, [])])
+def test_a_warm_up_that_is_there_is_not_advised(make_trainer, batches, limit, cures):
+    linter = PrecisionLint(ignore=["MP104"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LightningMPWarning)
+        make_trainer(callbacks=[linter, LearningRateWarmup(2, max_lr=limit)]).fit(Sums(lr=1e-2), batches(2))
+    assert [one.cure for one in linter.findings] == cures
 
 
 def test_it_may_keep_the_fit_from_beginning(make_trainer, batches, toy):

@@ -136,8 +136,7 @@ def test_a_poisoned_normalisation_is_the_first_finding(make_trainer, others):
     assert (found["code"], found["severity"]) == ("MP203", "error")
     assert "`tower.1`" in found["problem"]
     assert "NormGuard" in found["cure"]
-    if not others:  # beside a monitor it stands before it here, and looks a batch too late
-        assert "batch 2 (step 2), `batch[1]`, rows 44, columns 1" in found["problem"]
+    assert "batch 2 (step 2), `batch[1]`, rows 44, columns 1" in found["problem"]
 
 
 def test_a_leaking_target_is_the_first_finding(make_trainer, others):
@@ -219,6 +218,17 @@ def test_what_the_linter_found_is_told_with_its_place(make_trainer):
     assert "test_precision_report.py:" in told["problem"]
     assert "reduction='mean'" in told["cure"]
     assert told["page"] == "findings/MP104.md"
+
+
+@pytest.mark.parametrize("harm", [False, True])
+def test_a_high_learning_rate_is_a_note_at_the_end_unless_it_did_harm(make_trainer, harm):
+    report = PrecisionReport("report")
+    fit(make_trainer, report, Clicks(jump=5000.0 if harm else 1.0), clicks(), LossScaleMonitor(), PrecisionLint())
+    codes = [one["code"] for one in report.findings]
+    (told,) = [one for one in report.findings if one["code"] == "MP111"]
+    assert told["severity"] == ("warning" if harm else "note")
+    assert ("no sign of harm" in told["problem"]) != harm
+    assert codes[0] == "MP206" if harm else codes[-1] == "MP111"
 
 
 def test_in_two_processes_the_first_writes_one_page_of_all_skips(tmp_path):

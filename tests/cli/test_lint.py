@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from lightning_mp.cli.main import main
+from lightning_mp.running.recipe import find
 
 NET = """
 from torch import nn
@@ -71,6 +73,16 @@ def test_a_class_of_an_installed_package(capsys):
 def test_a_recipe(capsys, tmp_path):
     assert main(["lint", "--config", "quickstart", "--json"]) == 0
     assert [one["code"] for one in json.loads(capsys.readouterr().out)] == ["MP111"]
+    said = Path(find("quickstart")).read_text(encoding="utf-8")
+    assert "lr: 5.0e-3, weight_decay: 1.0e-2} # above 5e-4 (MP111): " in said
+    warm = "trainer:\n  callbacks:\n    - class_path: lightning_mp.LearningRateWarmup\n      init_args: {max_lr: %s}\n"
+    model = "model:\n  class_path: torch.optim.AdamW\n  init_args: {lr: 1.0e-3}\n"
+    for limit, codes in (("2.0e-4", []), ("1.0e-3", ["MP111"])):
+        (tmp_path / "warm.yaml").write_text(warm % limit + model)
+        main(["lint", "--config", str(tmp_path / "warm.yaml"), "--precision", "16-mixed", "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert [one["code"] for one in found] == codes
+        assert not any("warm up" in one["cure"] for one in found)
     recipe = tmp_path / "fp32.yaml"
     recipe.write_text("model:\n  class_path: torch.optim.Adam\n  init_args: {lr: 1.0}\n")
     assert main(["lint", "--config", str(recipe)]) == 0

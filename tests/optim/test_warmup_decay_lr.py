@@ -52,7 +52,8 @@ def test_without_the_length_of_an_epoch_nothing_decays():
 
 def test_a_high_peak_is_told():
     with pytest.warns(LightningMPWarning, match=r"the learning rate peaks at 0.001, above 0.0005"):
-        WarmupDecayLR(optimizer(1e-4, 1e-3), max_lr=None)
+        WarmupDecayLR(torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1e-3), max_lr=None)
+    WarmupDecayLR(optimizer(1e-4, 1e-3), max_lr=None)  # the rates of SGD are other units
     WarmupDecayLR(optimizer(1e-3))  # capped
 
 

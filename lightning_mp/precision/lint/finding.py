@@ -47,6 +47,7 @@ class LintFinding:
             for what depends on the numbers.
         place: `file:line`, or the name of a module, a parameter or an optimizer.
         problem: What was found, one sentence.
+        done: What the usual cure also advises and the run has already, left out of `cure`: `"warmup"` or nothing.
 
     Example:
         >>> found = LintFinding(code="MP104", severity="warning", place="loss", problem="it is summed")
@@ -58,6 +59,7 @@ class LintFinding:
     severity: Severity
     place: str
     problem: str
+    done: Literal["", "warmup"] = ""
 
     @property
     def name(self) -> str:
@@ -67,11 +69,14 @@ class LintFinding:
     @property
     def cure(self) -> str:
         """One thing to do."""
-        return _CURES[self.code]
+        cure = _CURES[self.code]
+        return cure.partition(", and warm up")[0] if self.done == "warmup" else cure
 
     def to_dict(self) -> dict[str, Any]:
         """The finding in plain Python, as JSON takes it."""
-        return {**asdict(self), "name": self.name, "cure": self.cure}
+        plain = asdict(self)
+        del plain["done"]
+        return {**plain, "name": self.name, "cure": self.cure}
 
     def __str__(self) -> str:
         """In one line."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import torch
 from torch import nn
@@ -48,28 +49,44 @@ def findings_in_modules(module: nn.Module, *, precision: str, device_type: str) 
                 yield LintFinding(code="MP107", severity="error", place=name, problem=problem)
 
 
-def findings_in_optimizers(optimizers: Iterable[Optimizer], *, precision: str) -> Iterator[LintFinding]:
-    """What can be told from the settings of optimizers.
+def findings_in_optimizers(
+    optimizers: Iterable[Optimizer], *, precision: str, warmed: bool = False, max_lr: float | None = None
+) -> Iterator[LintFinding]:
+    """What can be told from the settings of optimizers of Adam's kind; rates of others, as of SGD, are other units.
 
     Args:
         optimizers: Those of the run.
         precision: As the Trainer has it.
+        warmed: Whether the learning rate is warmed up already.
+        max_lr: Learning rate that a warm-up lets no step exceed; None for no limit.
 
     Source:
         The ceiling of 5e-4: a field report of an e-commerce ranking project, *peak at most 5e-4*, with AdamW.
     """
     for optimizer in optimizers:
         kind = type(optimizer).__name__
-        if "adam" not in kind.lower():
+        if not of_adams_kind(kind):
             continue
         settings = {**optimizer.defaults}
         rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
         rates += [float(group["max_lr"]) for group in optimizer.param_groups if "max_lr" in group]
         eps = min([float(group.get("eps", settings.get("eps", 1.0))) for group in optimizer.param_groups], default=1.0)
-        yield from setting_findings(kind, max(rates, default=0.0), eps, precision=precision)
+        peak = min(max(rates, default=0.0), float("inf") if max_lr is None else max_lr)
+        yield from setting_findings(kind, peak, eps, precision=precision, warmed=warmed)
 
 
-def setting_findings(kind: str, lr: float, eps: float, *, precision: str) -> Iterator[LintFinding]:
+def of_adams_kind(kind: str) -> bool:
+    """Whether the ceiling of learning rates holds for an optimizer: a step of Adam's moves a weight by about the rate.
+
+    Args:
+        kind: Name of its class.
+    """
+    return "adam" in kind.lower()
+
+
+def setting_findings(
+    kind: str, lr: float, eps: float, *, precision: str, warmed: bool = False
+) -> Iterator[LintFinding]:
     """What can be told from an optimizer of Adam's kind by its settings alone.
 
     Args:
@@ -77,13 +94,15 @@ def setting_findings(kind: str, lr: float, eps: float, *, precision: str) -> Ite
         lr: Largest learning rate.
         eps: Its epsilon.
         precision: As the Trainer has it.
+        warmed: Whether the learning rate is warmed up already.
     """
     if precision == "16-true" and eps < FLOAT16.smallest_normal:
         problem = f"eps={eps:g} in float16 guards nothing: the first step writes NaN into the weights"
         yield LintFinding(code="MP110", severity="error", place=kind, problem=problem)
     if precision.startswith("16") and lr > _PEAK:
         problem = f"a learning rate of {lr:g} is above {_PEAK:g}, from where on float16 runs were seen to diverge"
-        yield LintFinding(code="MP111", severity="warning", place=kind, problem=problem)
+        done: Literal["", "warmup"] = "warmup" if warmed else ""
+        yield LintFinding(code="MP111", severity="warning", place=kind, problem=problem, done=done)
 
 
 def _metric(metric: Metric, place: str) -> Iterator[LintFinding]:

@@ -15,8 +15,10 @@ from torchmetrics import MeanSquaredError
 
 import lightning_mp.models
 import lightning_mp.networks
+from lightning_mp.optim.row_wise_adagrad import RowWiseAdagrad
 from lightning_mp.precision.lint.finding import LINT_CODES, LintFinding
 from lightning_mp.precision.lint.lint import lint
+from lightning_mp.precision.lint.module_rules import findings_in_optimizers
 
 
 @pytest.fixture
@@ -157,6 +159,18 @@ def test_layers_metrics_parameters_and_optimizers():
     schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: 0.01)  # low now: its peak counts
     assert schedule.get_last_lr()[0] < 1e-4
     assert [one.code for one in lint(linear, optimizers=[adam])] == ["MP111"]
+    others = [RowWiseAdagrad([linear.weight], lr=0.1), torch.optim.Adagrad([linear.bias], 0.1), sgd]
+    assert not lint(linear, optimizers=others)  # their rates are other units
+
+
+def test_the_cure_leaves_out_what_is_done_already():
+    adam = torch.optim.AdamW(nn.Linear(2, 1).parameters(), 1e-3)
+    (plain,) = findings_in_optimizers([adam], precision="16-mixed")
+    (warmed,) = findings_in_optimizers([adam], precision="16-mixed", warmed=True)
+    assert plain.cure == "lower the peak to 5e-4 or less, and warm up with `LearningRateWarmup`"
+    assert warmed.cure == warmed.to_dict()["cure"] == "lower the peak to 5e-4 or less"
+    assert set(warmed.to_dict()) == set(plain.to_dict()) == {"code", "severity", "place", "problem", "name", "cure"}
+    assert not list(findings_in_optimizers([adam], precision="16-mixed", warmed=True, max_lr=2e-4))
 
 
 def test_one_forward_pass_shows_what_the_source_hides():
