@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lightning_mp.errors import ArtifactError
+from lightning_mp.data.no_room import no_room
 
 IN_MEMORY: Final = 1 << 23
 """Bytes up to which an array is an ordinary one."""
@@ -28,7 +28,7 @@ def scratch_array(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDA
         dtype: As for `numpy.empty`.
 
     Raises:
-        ArtifactError: The disk of the temporary folder is full.
+        ArtifactError: The disk of the temporary folder is full, or there is no such folder.
     """
     kind = np.dtype(dtype)
     size = math.prod((shape,) if isinstance(shape, int) else shape) * kind.itemsize
@@ -43,6 +43,5 @@ def scratch_array(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDA
                 file.truncate(size)
             mapped = mmap.mmap(file.fileno(), size)
     except OSError as error:
-        problem = f"`{tempfile.gettempdir()}`: {error.strerror or error}, for {size / 1e6:,.0f} MB of a log's columns"
-        raise ArtifactError(problem, "set TMPDIR to a folder on a disk with as much room as the log takes") from error
+        raise no_room(error, f"{size / 1e6:,.0f} MB of a log's columns") from error
     return np.frombuffer(mapped, dtype=kind).reshape(shape)

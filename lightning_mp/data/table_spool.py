@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lightning_mp.data.no_room import no_room
 from lightning_mp.errors import ArtifactError
 
 IN_MEMORY: Final = 1 << 26
@@ -79,5 +80,4 @@ class TableSpool:
         if self._file is not None:
             with suppress(OSError):  # what waits in its buffer cannot be written either
                 self._file.close()
-        problem = f"`{tempfile.gettempdir()}`: {error.strerror or error}, for the columns of a log"
-        return ArtifactError(problem, "set TMPDIR to a folder on a disk with as much room as the log takes")
+        return no_room(error, "the columns of a log")
