@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Sequence
-from math import isnan
 from pathlib import Path
 
-from lightning_mp.bundle import SAMPLES, Bundle
 from lightning_mp.cli.argument_parser import CommandParser
 from lightning_mp.optional import require
-
-_PLAIN = {"BYTES": "a", "INT64": 0, "FP64": 0.0}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
     require("uvicorn", "serve")
     require("orjson", "serve")
 
+    from lightning_mp.export.sample_row import sample_row
     from lightning_mp.serve.app import ScoringApp
     from lightning_mp.serve.columns import shown
     from lightning_mp.serve.scorer import Scorer
@@ -52,27 +50,17 @@ def main(argv: Sequence[str]) -> int:
         host, port = sock.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(f"serving {shown(name)} at {url}; try:")
-        body = json.dumps({"rows": [sample_row(scorer.bundle)]})
+        body = _readable({"rows": [sample_row(scorer.bundle)]})
         print(f"curl -s {url}/score -d {shlex.quote(body)}", flush=True)
         server.run(sockets=[sock])
     return 0
 
 
-def sample_row(bundle: Bundle) -> dict[str, object]:
-    """A row that can be asked for: the first real one that the bundle keeps, or one of plain values."""
-    types = {spec.name: spec.datatype for spec in bundle.manifest.inputs}
-    if SAMPLES not in bundle.manifest.files:
-        plain = {spec.name: (_PLAIN[spec.datatype], spec.shape) for spec in bundle.manifest.inputs}
-        return {name: [value] * abs(shape[0]) if shape else value for name, (value, shape) in plain.items()}
-    from lightning_mp.export.sample_inputs import read_samples
-    from lightning_mp.serve.columns import MISSING
-
-    columns, _ = read_samples(bundle.path / SAMPLES, bundle.manifest.inputs)
-    row = {name: values[:1].tolist()[0] for name, values in columns.items() if len(values)}
-    lists = {spec.name for spec in bundle.manifest.inputs if spec.is_list}
-    row |= {name: [value for value in row[name] if value != MISSING[types[name]]] for name in lists & row.keys()}
-    return {name: value for name, value in row.items() if value != MISSING[types[name]] and not _is_nan(value)}
-
-
-def _is_nan(value: object) -> bool:
-    return any(map(_is_nan, value)) if isinstance(value, list) else isinstance(value, float) and isnan(value)
+def _readable(body: object) -> str:
+    """JSON with letters as they are, and what a terminal would not print as it stands escaped."""
+    told = sys.stdout.encoding or "ascii"
+    text = json.dumps(body, ensure_ascii=False)
+    return "".join(
+        letter if letter.isprintable() and letter.encode(told, "ignore") else json.dumps(letter)[1:-1]
+        for letter in text
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import shutil
@@ -15,8 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from lightning_mp.bundle import SAMPLES, Bundle, seal
-from lightning_mp.cli.serve import main, sample_row
+from lightning_mp.cli.serve import main
 from lightning_mp.errors import BundleError, ConfigurationError, EnvironmentMismatchError
+from lightning_mp.export.sample_row import sample_row
 from lightning_mp.manifest import Manifest
 
 SERVE = [sys.executable, "-m", "lightning_mp", "serve"]
@@ -118,6 +120,23 @@ def test_a_sample_leaves_out_what_is_missing_and_a_bundle_without_samples_still_
     manifest = bundle.manifest
     seal(bundle.path, Manifest(schema=manifest.schema, inputs=manifest.inputs))
     assert sample_row(Bundle.open(bundle.path)) == {"user": "a", "hour": 0, '"$(touch taken)\n\u202e': 0.0}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_letters_are_printed_as_they_are_where_the_terminal_can(make_bundle, tmp_path, monkeypatch, encoding):
+    bundle = make_bundle(tmp_path / "shop", price="Preis \u6d74 \u00fc\u202e\n'\"")
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", out)
+    assert main([str(bundle.path), "--port", "0"]) == 0
+    out.flush()
+    line = out.buffer.getvalue().decode(encoding).splitlines()[1]
+    assert json.loads(shlex.split(line)[-1])["rows"] == [
+        {"user": "u1", "hour": 9, "Preis \u6d74 \u00fc\u202e\n'\"": 12.5}
+    ]
+    assert ("\u00fc" in line) == (encoding != "ascii")
+    assert ("\u6d74" in line) == (encoding == "utf-8")
+    assert "\u202e" not in line
 
 
 def test_a_link_to_a_bundle_gives_the_model_its_name(tiny_bundle, tmp_path, monkeypatch, capsys):
