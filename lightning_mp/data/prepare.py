@@ -29,7 +29,7 @@ from lightning_mp.data.negatives import Negatives
 from lightning_mp.data.prepared_summary import prepared_summary, summary_lines
 from lightning_mp.data.store.feature_store import FeatureStore
 from lightning_mp.data.time_split import TimeSplit
-from lightning_mp.errors import ConfigurationError
+from lightning_mp.errors import ConfigurationError, DataError
 from lightning_mp.schema import Feature, FeatureSchema
 
 FORMAT: Final = 3
@@ -95,7 +95,7 @@ def prepare(
 
     Raises:
         ConfigurationError: Settings that do not go together.
-        DataError: The log cannot be used as it is, or the audit gate refuses the features.
+        DataError: The log cannot be used as it is, or changes while it is read, or the audit gate refuses the features.
         LeakageError: A feature knows what its row cannot know.
         ArtifactError: The store cannot be written.
     """
@@ -127,12 +127,16 @@ def prepare(
         "shuffle_seed": shuffle_seed,
         "dtype_mapping": opened.dtype_mapping,
     }
+    digest = source_digest(files)
     beside = [source_digest(source_files(table.path)) for table in (items, users) if table is not None]
-    key = _key([source_digest(files), *beside], settings)
+    key = _key([digest, *beside], settings)
     if opened.exists and opened.manifest.source.get("key") == key:
         tell(f"`{opened.path}` was made from this log with these settings: nothing to do")
         return opened
     rows = log_rows(path, reading, features, label, tell)
+    if rows.log.digest != digest:  # the store would be taken to hold rows that it does not
+        problem = f"`{files[0]}`{' or a file after it' if files[1:] else ''} was written to while it was read"
+        raise DataError(problem, "wait until it is complete, or prepare a copy")
     _tell_log(rows, tell)
     labelled = labelled_rows(
         rows.log, rows.pair, user=rows.user, time=rows.time, columns=columns, label=label, split=split
@@ -163,7 +167,7 @@ def prepare(
         users=rows.users,
         items=rows.items,
         source={
-            "key": _key([rows.log.digest, *beside], settings),
+            "key": key,
             "format": FORMAT,
             "path": str(path) if isinstance(path, str | Path) else [str(file) for file in path],
             "settings": settings,
