@@ -36,6 +36,7 @@ class LayerRange:
         result_short: Whether what came out was of 16 bits.
         kept: Whether the layer is in float32 already.
         began: Whether it once made something that isn't finite of what was.
+        cast: Whether autocast was on where it was called, or something that went in was of 16 bits.
     """
 
     layer: str
@@ -47,6 +48,7 @@ class LayerRange:
     result_short: bool = False
     kept: bool = False
     began: bool = False
+    cast: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,12 +132,14 @@ class LayerRanges:
     def see(self, name: str, module: nn.Module, inputs: Any, output: Any, *, kept: bool) -> None:
         """Called by the hooks."""
         entered, computed = _floating(inputs), _floating(output)
+        short = any(leaf.dtype.itemsize == 2 for leaf in entered)
         seen = LayerRange(
             layer=name,
-            short=any(leaf.dtype.itemsize == 2 for leaf in entered),
+            short=short,
             direct=all(leaf.grad_fn is None or leaf.grad_fn in self._made_by for leaf in entered),
             result_short=any(leaf.dtype.itemsize == 2 for leaf in computed),
             kept=kept,
+            cast=short or any(torch.is_autocast_enabled(leaf.device.type) for leaf in computed),
         )
         nodes = [leaf.grad_fn for leaf in entered if leaf.grad_fn is not None]
         places = [self._place(leaf) for leaf in entered], [self._place(leaf) for leaf in computed]
@@ -180,6 +184,7 @@ class LayerRanges:
             entry.short, entry.direct = entry.short or seen.short, entry.direct and seen.direct
             entry.result_short = entry.result_short or seen.result_short
             entry.feeds |= seen.feeds
+            entry.cast = entry.cast or seen.cast
         self._calls.clear()
         self._numbers.clear()
         self._unsettled = 0

@@ -97,7 +97,7 @@ def _is_cast(entry: LayerRange, modules: Mapping[str, nn.Module]) -> bool:
 
 
 def _may_be_kept(entry: LayerRange, modules: Mapping[str, nn.Module]) -> bool:
-    if not _is_cast(entry, modules):
+    if not _is_cast(entry, modules) or not entry.cast:
         return False
     module = modules[entry.layer]
     # What makes nothing larger and has no product, such as ReLU, is right in the format of what it is given; a loss

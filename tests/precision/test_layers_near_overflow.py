@@ -138,6 +138,19 @@ def test_a_loss_that_is_large_in_float32_is_no_layer():
     assert judge(WithLoss(), torch.randn(8, 6)).layers == {}
 
 
+def test_a_layer_that_stands_in_float32_already_is_left_alone():
+    class Float32(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = scaled(6, 1e6)
+
+        def forward(self, x):
+            with torch.autocast("cpu", enabled=False):
+                return self.layer(x.float())
+
+    assert judge(nn.Sequential(scaled(6, 1.0), Float32(), nn.LayerNorm(6)), torch.randn(64, 6)).layers == {}
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_codes_of_8_bits_go_through(dtype):
     class Codes(nn.Module):
