@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lightning_mp.data.column_codes import column_codes
 from lightning_mp.data.columns import Columns
@@ -139,7 +140,7 @@ def _indexed(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> Feat
         min_count=spec.min_count,
         max_size=spec.max_size,
     )
-    row_of = np.append(vocabulary.encode(words), np.int32(0)).astype(np.int32)
+    row_of = _row_of(distinct, vocabulary)
     rows, known, unknown = codes, 0, 0
     for piece in row_pieces(len(codes)):
         rows[piece] = row_of[codes[piece]]
@@ -152,6 +153,13 @@ def _indexed(spec: FeatureSpec, values: pa.ChunkedArray, training: Mask) -> Feat
     )
     source = "int64" if pa.types.is_integer(values.type) else "string"
     return FeatureColumn(feature=_feature(spec, source, vocabulary), values=rows, vocabulary=vocabulary, note=note)
+
+
+def _row_of(distinct: pa.Array, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
+    """The vocabulary's row of each code, and behind them that of a missing value, to which a code of -1 points."""
+    entries = pa.array(vocabulary.entries, type=distinct.type) if len(vocabulary.entries) else distinct.slice(0, 0)
+    rows = pc.index_in(distinct, value_set=entries).fill_null(-1).to_numpy(zero_copy_only=False) + 1
+    return np.append(rows, 0).astype(np.int32)
 
 
 def _calendar(spec: FeatureSpec, time: pa.ChunkedArray, zone: str) -> FeatureColumn:

@@ -48,12 +48,13 @@ class Vocabulary:
     def __init__(self, entries: Entries) -> None:
         values = entries.tolist() if isinstance(entries, np.ndarray) else list(entries)
         self.entries: npt.NDArray[np.object_] | npt.NDArray[np.int64] = _as_array(values)
-        self._row_of: dict[object, int] = {value: row for row, value in enumerate(values, start=1)}
-        if len(self._row_of) != len(values):
+        self._row_of: dict[object, int] | None = None
+        distinct = set(values)
+        if len(distinct) != len(values):
             twice = next(value for value, count in Counter(values).items() if count > 1)
             raise DataError(f"{twice!r} stands twice in a vocabulary", "give each value once")
         for missing in (MISSING_TEXT, MISSING_INTEGER):
-            if missing in self._row_of:
+            if missing in distinct:
                 raise DataError(f"{missing!r} stands for a missing value, a vocabulary cannot hold it", "leave it out")
 
     @property
@@ -82,6 +83,8 @@ class Vocabulary:
             (N,) int32; 0 for what is missing or unknown.
         """
         listed = values.tolist() if isinstance(values, np.ndarray) else values
+        if self._row_of is None:  # not before it is asked for: of a million entries it takes a hundred megabytes
+            self._row_of = {value: row for row, value in enumerate(self.entries.tolist(), start=1)}
         return np.fromiter(map(self._row_of.get, listed, repeat(0)), dtype=np.int32, count=len(listed))
 
     def decode(self, indices: npt.ArrayLike) -> npt.NDArray[np.object_]:
