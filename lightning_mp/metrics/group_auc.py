@@ -17,7 +17,8 @@ class GroupAUC(GroupMetric):
     """Mean over the groups of the AUC inside the group (GAUC): positives are compared with their own negatives only.
 
     A group whose targets are of one class has no AUC and is left out. A tie counts one half, as in `AUC`. Pairs are
-    counted in integers.
+    counted in integers. Of scores that know how the group's earlier rows ended it says little: those after a positive
+    row stand apart from those before it, learned or not.
 
     `update(scores, targets, groups)` takes scores (B,) of any floating dtype, targets (B,), 0 or 1, and groups (B,),
     integers. `compute()` gives a float32 scalar, NaN where it is undefined.

@@ -53,7 +53,7 @@ def own_outcomes(source: Mapping[str, Any], *, span_us: int) -> tuple[str, ...]:
 
 
 def _outcomes(label: Mapping[str, Any], columns: Mapping[str, Any], counts: Mapping[str, int]) -> set[str]:
-    """What a row's label goes along with: every kind of event but that of the rows, or the column of a number."""
+    """What goes along with the label: all kinds but that of the rows, and the pause after; or the number."""
     if "value" in label:
         named = {label["value"], "value"} if label["value"] == columns.get("value") else {label["value"]}
         return {LABEL, *(f"column {name}" for name in named)}
@@ -61,4 +61,4 @@ def _outcomes(label: Mapping[str, Any], columns: Mapping[str, Any], counts: Mapp
         return {LABEL, *(kind for kind, weight in label["preference"].items() if weight > 0)}
     wide = "flags" in (columns.get("event") or ())
     rows = "impression" if wide or counts.get("impression") else "view"
-    return {LABEL, *EVENT_KINDS} - {rows if wide else label.get("per") or rows}
+    return {LABEL, "column dwell", *EVENT_KINDS} - {rows if wide else label.get("per") or rows}

@@ -94,6 +94,7 @@ WIDE = {
     "rows": {"of": "impression", "by": ["user"]},
     "of_item": {"of": "click", "by": ["item"]},
     "in_session": {"of": "order", "by": ["session"]},
+    "stayed": {"of": "impression", "by": ["user"], "as": "mean", "column": "dwell", "delay": "1d"},
 }
 
 
@@ -102,7 +103,7 @@ def test_which_features_follow(log, tmp_path):
     before = FeatureSpec(name="before", kind="sequence", role="user", history={"of": "order", "by": ["user"]}, length=3)
     for label in (EventLabel(event="order"), TasksLabel(tasks=("click", "order"))):
         store = prepared(log, tmp_path, *specs, before, label=label, sessions="1d")
-        expected = ("orders", "of_pair", "clicks", "rate", "in_session", "before")
+        expected = ("orders", "of_pair", "clicks", "rate", "in_session", "stayed", "before")
         assert own_outcomes(store.manifest.source, span_us=DAY) == expected
 
 
