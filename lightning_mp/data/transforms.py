@@ -205,5 +205,6 @@ def _moments(y: Float64) -> dict[str, float]:
     np.subtract(scaled, middle, out=scaled)
     np.multiply(scaled, scaled, out=scaled)
     mean, std = float(middle) * scale, float(np.sqrt(np.add.reduce(scaled) / len(scaled))) * scale
-    # A constant column's mean is rounded, which leaves a std that is noise.
-    return {"mean": mean, "std": 1.0 if y.min() == y.max() or std == 0.0 else std}
+    # A constant column's mean is rounded, and so are constant values that were computed: their std is noise.
+    constant = y.max() - y.min() <= 4 * np.spacing(_largest(y))
+    return {"mean": mean, "std": 1.0 if constant or std == 0.0 else std}

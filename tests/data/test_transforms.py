@@ -61,6 +61,14 @@ def test_invert_undoes_apply(kind, values):
     )
 
 
+def test_a_constant_that_was_computed_is_not_blown_up_to_noise():
+    values = np.array([0.1 + 0.2, 0.3, 0.3, 0.1 * 3])
+    assert len(set(values)) > 1
+    assert np.abs(transforms.apply(transforms.fit("zscore", values), values)).max() < 1e-15
+    apart = np.array([1.0, 1.0 + 1e-14])
+    assert transforms.apply(transforms.fit("zscore", apart), apart).tolist() == pytest.approx([-1.0, 1.0], rel=0.1)
+
+
 @pytest.mark.parametrize("kind", ["zscore", "linear", "log1p_zscore", "signed_log"])
 @pytest.mark.parametrize("constant", [0.0, 0.1, 3.14, 1e300])
 def test_a_constant_column_stays_finite(kind, constant):
