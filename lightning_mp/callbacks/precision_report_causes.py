@@ -114,9 +114,13 @@ def fluctuation(facts: dict[str, Any]) -> Told | None:
 
 def _not_yet_there(cure: str, facts: dict[str, Any]) -> str:
     """A cure without the advice to add what the run has."""
+    there = facts["run"]["callbacks"]
     first, _, rest = cure.partition("; ")
-    monitored = "LossScaleMonitor" in facts["run"]["callbacks"] and first == "`LossScaleMonitor` names the layers"
-    return rest.replace("keep them", "keep the layers that overflow", 1) if monitored and rest else cure
+    if "LossScaleMonitor" in there and first == "`LossScaleMonitor` names the layers" and rest:
+        return rest.replace("keep them", "keep the layers that overflow", 1)
+    first, _, rest = cure.partition(", and watch with ")
+    named = rest.split("`")[1::2]
+    return first if named and set(named) <= set(there) else cure
 
 
 def _harm_after(facts: dict[str, Any], step: int) -> tuple[str, str]:

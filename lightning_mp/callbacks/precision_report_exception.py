@@ -36,9 +36,10 @@ def exception_facts(error: BaseException, trainer: pl.Trainer, module: pl.Lightn
             found = findings_in_modules(module, precision=str(trainer.precision), device_type=device)
             one = next((one for one in found if one.code == code), None)
             one = one or LintFinding(code=code, severity="error", place="", problem=problem)
+            cure = one.cure.replace("[name]", f'["{one.place}"]') if one.place else one.cure
             place = f" (`{one.place}`)" if one.place else ""
             facts["known"] = {
-                "code": code, "name": one.name, "severity": "error", "problem": one.problem + place, "cure": one.cure,
+                "code": code, "name": one.name, "severity": "error", "problem": one.problem + place, "cure": cure,
                 "page": f"findings/{code}.md",
             }  # fmt: skip
             break

@@ -28,7 +28,7 @@ def finite_findings(facts: dict[str, Any], *, ran_away: bool) -> list[Finding]:
         found.append(finding("MP203", "error", problem, cure))
     elif bad is not None:
         guarded = finite["restored"]
-        told = f"; `NormGuard` kept {guarded} such batches out of the running statistics" if guarded else ""
+        told = f"; `NormGuard` put the running statistics back after {guarded:,} batches" if guarded else ""
         cure = "drop or repair these rows; `lightning-mp audit` finds them in the table"
         severity = "error" if weights or not facts["loss_scale"]["scaled"] else "warning"
         found.append(finding("MP204", severity, f"a training batch is not finite: {place(bad)}{told}", cure))

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
@@ -25,6 +26,7 @@ class _Batch:
     step: int
     ended: int
     loss: Tensor | None
+    parts: int
     content: Any
     seen: bool = False
 
@@ -37,11 +39,12 @@ class RecentBatches:
 
     Args:
         record: Where what is found goes.
+        trainer: Whose batches they are.
         scaled: Whether a gradient scaler keeps bad batches from the weights: then a later loss has a cause of its own.
     """
 
-    def __init__(self, record: RunRecord, *, scaled: bool) -> None:
-        self._record, self._scaled = record, scaled
+    def __init__(self, record: RunRecord, trainer: pl.Trainer, *, scaled: bool) -> None:
+        self._record, self._trainer, self._scaled = record, trainer, scaled
         self._held: deque[_Batch] = deque(maxlen=_LOSSES)
         self._most: int | None = None
 
@@ -55,13 +58,18 @@ class RecentBatches:
             ended: The same at its end.
             outputs: Of the training step.
         """
-        loss = loss_of(outputs)
+        loss = _loss_of(outputs)
         if self._most is None:
             self._most = _how_many(batch)
         if len(self._held) >= self._most:
             self._held[-self._most].content = None
         held = loss if loss is not None and not loss.requires_grad else None
-        self._held.append(_Batch(number, step, ended, held, batch))
+        self._held.append(_Batch(number, step, ended, held, _parts(self._trainer), batch))
+
+    def loss(self, outputs: Any) -> float | None:
+        """The loss as the training step gave it; one read from the device. `None` where there is none."""
+        loss = _loss_of(outputs)
+        return None if loss is None else float(loss) * _parts(self._trainer)
 
     def forget(self) -> None:
         """Let go of all but the last batch; another callback may tell of its skip only at the next."""
@@ -110,13 +118,18 @@ class RecentBatches:
     def _losses(self) -> list[tuple[_Batch, float | None]]:
         there = [one.loss for one in self._held if one.loss is not None]
         read = iter(torch.stack([loss.reshape(()).to(there[0].device) for loss in there]).tolist() if there else [])
-        return [(one, next(read) if one.loss is not None else None) for one in self._held]
+        return [(one, next(read) * one.parts if one.loss is not None else None) for one in self._held]
 
 
-def loss_of(outputs: Any) -> Tensor | None:
+def _loss_of(outputs: Any) -> Tensor | None:
     """The loss in what a training step gave; `None` where there is none."""
     loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
     return loss if isinstance(loss, Tensor) and loss.numel() == 1 else None
+
+
+def _parts(trainer: pl.Trainer) -> int:
+    """By how much Lightning divides a loss, where it accumulates gradients itself."""
+    return trainer.accumulate_grad_batches if trainer.lightning_module.automatic_optimization else 1
 
 
 def _how_many(batch: Any) -> int:

@@ -26,7 +26,7 @@ from lightning_mp.callbacks.precision_report_gradient_norm import true_gradient_
 from lightning_mp.callbacks.precision_report_growth import WeightGrowth
 from lightning_mp.callbacks.precision_report_leaks import LabelSample
 from lightning_mp.callbacks.precision_report_rates import RateRecorder
-from lightning_mp.callbacks.precision_report_recent import RecentBatches, loss_of
+from lightning_mp.callbacks.precision_report_recent import RecentBatches
 from lightning_mp.callbacks.precision_report_record import RunRecord
 from lightning_mp.callbacks.precision_report_series import Series
 from lightning_mp.callbacks.precision_report_skips import SkipRecorder
@@ -77,7 +77,7 @@ class RunRecorder:
         )
         self._norm_now: float | None = None
         self._rates = RateRecorder(record, trainer)
-        self._recent = RecentBatches(record, scaled=scaled)
+        self._recent = RecentBatches(record, trainer, scaled=scaled)
         self._growth = WeightGrowth(record, trainer, module)
         self._began_at = trainer.global_step
 
@@ -142,8 +142,8 @@ class RunRecorder:
         if logs:
             self._on_log(outputs, step)
             self._recent.forget()
-        elif "train_loss" not in self._record.series and (loss := loss_of(outputs)) is not None:
-            self._record.add("train_loss", step, float(loss))  # where the run began, once
+        elif "train_loss" not in self._record.series and (loss := self._recent.loss(outputs)) is not None:
+            self._record.add("train_loss", step, loss)  # where the run began, once
 
     def see_metrics(self) -> None:
         """Call at the end of a validation: its metrics, and whether the normalisations are still finite."""
@@ -199,11 +199,12 @@ class RunRecorder:
     def _on_log(self, outputs: Any, step: int) -> None:
         record, trainer = self._record, self._trainer
         metrics = trainer.callback_metrics
-        loss = loss_of(outputs)
-        loss = loss if loss is not None else metrics.get("train_loss")
-        if isinstance(loss, Tensor) and loss.numel() == 1:
-            record.add("train_loss", step, value := float(loss))
-            if not math.isfinite(value):
+        loss = self._recent.loss(outputs)
+        if loss is None and (logged := metrics.get("train_loss")) is not None and logged.numel() == 1:
+            loss = float(logged)
+        if loss is not None:
+            record.add("train_loss", step, loss)
+            if not math.isfinite(loss):
                 self._recent.look()
         self._growth.look(step)
         history = self._skips.history if self._skips is not None else None

@@ -17,6 +17,7 @@ from lightning_mp import (
     LossFluctuationMonitor,
     LossScaleMonitor,
     NonFiniteMonitor,
+    NormGuard,
     PrecisionReport,
 )
 from lightning_mp.callbacks.precision_report_causes import fluctuation
@@ -131,7 +132,7 @@ def test_a_batch_that_is_no_longer_held_is_blamed_for_nothing(make_trainer, monk
 def test_a_learning_rate_far_too_high_is_the_first_finding(make_trainer, rate, precision, log_every):
     report = PrecisionReport("report")
     scale = {} if precision == "16-mixed" else {"precision": precision}
-    model = Clicks(lr=rate)
+    model = Clicks(lr=rate, weight=0.01)  # the first loss is that of a coin
     trainer = make_trainer(callbacks=[report], log_every_n_steps=log_every, **scale)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     noise = rows()
@@ -215,6 +216,43 @@ def test_a_monitor_that_is_there_is_not_advised(there):
     assert "in float32" in told[1]
 
 
+def test_a_watch_that_is_kept_is_not_advised(make_trainer):
+    report, monitor = PrecisionReport("report"), LossFluctuationMonitor("val_loss", threshold=0.15)
+    watches = [NonFiniteMonitor(), LossScaleMonitor(), NormGuard(), monitor]
+    trainer = make_trainer(callbacks=[*watches, report], max_epochs=3, precision="32-true")
+    trainer.fit(Clicks(), rows(nan="feature"), rows(64))
+    found, _ = page(report)
+    assert found[0]["code"] == "MP204"
+    assert found[0]["severity"] == "error"
+    assert "`NormGuard` put the running statistics back after " in found[0]["problem"]
+    assert not any("watch with" in one["cure"] for one in found)
+    assert monitor.reports
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("log_every", [1, 10])
+def test_the_loss_is_that_of_the_training_step(make_trainer, parts, log_every):
+    class Says(Clicks):
+        losses: dict[int, float]
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            loss = super().training_step(batch, batch_idx)
+            self.losses[batch_idx] = float(loss.detach())
+            if batch_idx == 58:
+                raise KeyError("planted")
+            return loss
+
+    model, report = Says(), PrecisionReport("report")
+    model.losses = {}
+    with pytest.raises(KeyError, match="planted"):
+        make_trainer(
+            callbacks=[report], accumulate_grad_batches=parts, log_every_n_steps=log_every, precision="32-true"
+        ).fit(model, rows(), rows(64))
+    values = page(report)[1]["metrics"]["train_loss"]["values"]
+    assert values[0] == pytest.approx(model.losses[0], rel=1e-5)
+    assert values[-1] == pytest.approx(model.losses[57], rel=1e-5)
+
+
 def test_what_a_callback_raised_is_said_once(make_trainer):
     report = PrecisionReport("report")
     with pytest.raises(NumericError):
@@ -245,7 +283,7 @@ def test_an_exception_that_the_lint_knows_has_its_cure(make_trainer, others):
     found, facts = page(report)
     assert found[0]["code"] == "MP109"
     assert "`series.rnn`" in found[0]["problem"]
-    assert "KeepInFP32" in found[0]["cure"]
+    assert 'KeepInFP32(["series.rnn"])' in found[0]["cure"]
     assert found[0]["page"] == "findings/MP109.md"
     assert facts["exception"]["type"] == "RuntimeError"
 
