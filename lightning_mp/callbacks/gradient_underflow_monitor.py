@@ -101,7 +101,7 @@ class GradientUnderflowMonitor(Callback):
         self._sample: GradientSample | None = None
         self._probe: TwoScaleProbe | None = None
         self._measuring = self._sampling = self._probing = False
-        self._refused = self._warned = False
+        self._refused = self._warned = self._reported = False
         self._measured_at = self._probe_again_at = self._step = -1
         self._scale = 0.0
 
@@ -132,7 +132,7 @@ class GradientUnderflowMonitor(Callback):
             return
         if not self._measuring:
             self._measuring, self._measured_at = True, step
-            self._probing = not self._refused and (self.report is None or self._probe_due(step))
+            self._probing = not self._refused and (not self._reported or self._probe_due(step))
             self._scale = trainer.scaler.get_scale() if trainer.scaler else 0.0
             self._step = trainer.global_step
         if self._probing:
@@ -152,7 +152,7 @@ class GradientUnderflowMonitor(Callback):
         if not self._measuring:
             return
         self._measuring = False
-        log_metrics(trainer, self._finish(), step=self._measured_at)
+        log_metrics(trainer, self._finish(trainer), step=self._measured_at)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -174,25 +174,27 @@ class GradientUnderflowMonitor(Callback):
 
     def _start_probe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
         graph = loss_graph(loss)
-        if graph.refusal:
-            self._refuse(graph.refusal)
+        if self._highest(trainer, float(bool(graph.refusal))):
+            self._refuse(graph.refusal or "it cannot run in another process")
         if self._refused or self._probe is None:
             return
         buffers = NormBuffers(pl_module)  # a checkpointed segment runs its forward pass again, and moves them
         buffers.save()
         try:
             with torch.random.fork_rng([loss.device] if loss.device.type == "cuda" else []):
-                self._probe.start(loss, graph, overflows=lambda flag: self._in_any_process(trainer, flag))
+                self._probe.start(loss, graph, highest=lambda state: self._highest(trainer, state))
         except RuntimeError as error:
             self._refuse(f"a second backward pass failed ({str(error).splitlines()[0]})")
         finally:
             buffers.restore()
 
     @staticmethod
-    def _in_any_process(trainer: pl.Trainer, flag: Tensor) -> bool:
+    def _highest(trainer: pl.Trainer, state: Tensor | float) -> float:
+        # The largest among all processes: they have to do the same next, or wait for each other forever.
         if trainer.world_size > 1:
-            flag = trainer.strategy.reduce(flag.float(), reduce_op="max")
-        return bool(flag)
+            found = torch.as_tensor(state, dtype=torch.float32, device=trainer.strategy.root_device)
+            return float(trainer.strategy.reduce(found, reduce_op="max"))
+        return float(state)
 
     def _refuse(self, reason: str) -> None:
         self._refused, self._probing = True, False
@@ -204,7 +206,7 @@ class GradientUnderflowMonitor(Callback):
             category=LightningMPWarning,
         )
 
-    def _finish(self) -> dict[str, float]:
+    def _finish(self, trainer: pl.Trainer) -> dict[str, float]:
         if self._sample is None or self._probe is None:
             return {}
         self.histogram = self._sample.histogram() or self.histogram
@@ -212,21 +214,22 @@ class GradientUnderflowMonitor(Callback):
         if self.histogram is not None:
             found["underflow/subnormal_fraction"] = self.histogram.subnormal_fraction
             found["underflow/headroom_bits"] = self.histogram.headroom_bits
-        losses = self._probe.finish()
-        report = underflow_report(losses, step=self._step, scale=self._scale, bits=self._probe.bits)
+        report = underflow_report(self._probe.finish(), step=self._step, scale=self._scale, bits=self._probe.bits)
+        headroom = found.get("underflow/headroom_bits")
         if report is not None:
             self.report = report
             found["underflow/lost_norm"] = report.lost_norm
             found["underflow/flushed_fraction"] = report.flushed_fraction
             for layer in report.layers[: self.top_k]:
                 found[f"underflow/lost_norm/{layer.layer}"] = layer.lost_norm
-            bounds = (found.get("underflow/headroom_bits"), self._probe.overflowed_at)
-            found["underflow/headroom_bits"] = headroom = min(
-                (bits for bits in bounds if bits is not None), default=None
-            )
-            if self._probe.needs_more_bits(report):
+            bounds = [bits for bits in (headroom, self._probe.overflowed_at) if bits is not None]
+            found["underflow/headroom_bits"] = headroom = min(bounds, default=None)
+        if self._probing:
+            state = self._highest(trainer, 0.0 if report is None else 1.0 + self._probe.doubtful(report))
+            self._reported |= state > 0
+            if state and self._probe.takes_more_bits(doubtful=state > 1):
                 self._probe_again_at = self._measured_at + 1
-            else:
+            elif report is not None:
                 self._judge(report, headroom)
         return {name: value for name, value in found.items() if value is not None}
 

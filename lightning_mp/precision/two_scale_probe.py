@@ -18,6 +18,7 @@ from lightning_mp.precision.underflow_report import ParameterLoss, UnderflowRepo
 # cannot rise; then the pass itself is the reference, for a quarter of its scale: it loses less than that.
 _BELOW = -2
 _DOUBTFUL = 0.5
+_FAILED = 2.0
 _MOST_BITS = 32
 
 
@@ -48,39 +49,37 @@ class TwoScaleProbe:
         self._kept: list[Tensor] = []
         self._measured: list[tuple[str, int, Tensor]] = []
 
-    def start(self, loss: Tensor, graph: LossGraph, *, overflows: Callable[[Tensor], bool]) -> None:
+    def start(self, loss: Tensor, graph: LossGraph, *, highest: Callable[[Tensor], float]) -> None:
         """Run the other pass; call right before the real one.
 
         Args:
             loss: What `backward` will be called on, multiplied by the loss scale.
             graph: Its graph.
-            overflows: Reads a () bool from the device: whether a gradient was not finite, in any process.
+            highest: Reads a () float32 from the device: the largest among all processes. All ask equally often,
+                whatever each of them found.
+
+        Raises:
+            RuntimeError: The pass failed, here or in another process.
         """
         named, sources = self._chosen(loss, graph)
-        if not sources:
-            return
-        edges: Any = [source if isinstance(source, Tensor) else GradientEdge(source, 0) for source in sources]
+        kept: list[Tensor | None] = []
+        failure: RuntimeError | None = None
         with ExitStack() as stack:
             if torch.is_anomaly_enabled():  # an overflow here is an answer, not an error
                 stack.enter_context(torch.autograd.set_detect_anomaly(False))
             self.overflowed_at = None
             for bits in [*dict.fromkeys(max(1, self._wanted >> shift) for shift in range(3)), _BELOW]:
                 self.bits, kept = bits, []
-                gradients = torch.autograd.grad(
-                    loss,
-                    edges,
-                    grad_outputs=torch.full_like(loss, 2.0**bits),
-                    retain_graph=True,
-                    allow_unused=True,
-                )
-                kept = [
-                    None if gradient is None else _values(source, gradient)
-                    for source, gradient in zip(sources, gradients, strict=True)
-                ]
-                del gradients
-                there = [gradient for gradient in kept if gradient is not None]
-                flags = [gradient.isfinite().all().to(loss.device) for gradient in there]
-                if not there or not overflows(~torch.stack(flags).all()):
+                try:
+                    kept = _gradients(loss, sources, bits)
+                    flags = [gradient.isfinite().all().to(loss.device) for gradient in kept if gradient is not None]
+                    state = (~torch.stack(flags).all()).float() if flags else torch.zeros((), device=loss.device)
+                except RuntimeError as error:
+                    failure, state = error, torch.full((), _FAILED, device=loss.device)
+                found = highest(state)  # asked with nothing to say too: the other processes wait for it
+                if found == _FAILED:
+                    raise failure or RuntimeError("it failed in another process")
+                if not found:
                     break
                 self.overflowed_at = bits if bits > 0 else self.overflowed_at
         for name, source, gradient in zip(named, sources, kept, strict=True):
@@ -103,9 +102,12 @@ class TwoScaleProbe:
             for (name, size, _), (true, lost, values, flushed) in zip(measured, numbers, strict=True)
         ]
 
-    def needs_more_bits(self, report: UnderflowReport) -> bool:
-        """Whether so much was lost that the reference is in doubt too; the next pass then takes twice the bits."""
-        doubtful = any(layer.lost_norm > _DOUBTFUL for layer in report.layers) and self.overflowed_at is None
+    def doubtful(self, report: UnderflowReport) -> bool:
+        """Whether so much was lost that the reference is in doubt too."""
+        return any(layer.lost_norm > _DOUBTFUL for layer in report.layers) and self.overflowed_at is None
+
+    def takes_more_bits(self, *, doubtful: bool) -> bool:
+        """Whether the next pass takes twice the bits, as the last one was doubtful, in any process."""
         more = doubtful and self.bits == self._wanted and self._wanted < _MOST_BITS
         self._wanted = self._wanted * 2 if more else self._wanted if doubtful else self._fewest
         return more
@@ -161,6 +163,18 @@ class TwoScaleProbe:
             named += [name] * len(parts)
             sources += parts
         return named, sources
+
+
+def _gradients(loss: Tensor, sources: list[Tensor | Node], bits: int) -> list[Tensor | None]:
+    if not sources:
+        return []
+    edges: Any = [source if isinstance(source, Tensor) else GradientEdge(source, 0) for source in sources]
+    scale = torch.full_like(loss, 2.0**bits)
+    gradients = torch.autograd.grad(loss, edges, grad_outputs=scale, retain_graph=True, allow_unused=True)
+    return [
+        None if gradient is None else _values(source, gradient)
+        for source, gradient in zip(sources, gradients, strict=True)
+    ]
 
 
 def _values(source: Tensor | Node, gradient: Tensor) -> Tensor:
