@@ -18,7 +18,7 @@ from lightning_mp.errors import DataError
 def write(path, rows):
     draw = np.random.default_rng()
     table = pa.table({
-        "user": draw.integers(0, 50, rows), "item": draw.integers(0, 20, rows),
+        "user": draw.integers(0, 5, rows), "item": draw.integers(0, 3, rows),
         "time": 1_700_000_000 + np.arange(rows) * 600, "event": ["view", "order"] * (rows // 2),
     })  # fmt: skip
     parquet.write_table(table, path, row_group_size=200)
