@@ -44,13 +44,12 @@ class KeepInFP32(Callback):
     the numbers large, the layer before it is taken in. What was found travels in the checkpoint. An evaluation without
     it and without an example has none to keep, and says so.
 
-    A compiled module breaks its graph at each such layer, and `fullgraph=True` refuses. In a run without autocast
-    (`32-true`) nothing is done. TorchScript cannot be kept: it is left out, with a warning.
+    A compiled module breaks its graph at each such layer, and `fullgraph=True` refuses. Without autocast (`32-true`)
+    nothing is done. TorchScript, and under `"auto"` a layer that fails in float32, is left out with a warning.
 
     Args:
         modules: `"auto"`, or names of modules as `named_modules` gives them, or patterns such as `"tower.*"`.
-        verify: Whether to look, on the first training batches, if the gradients of these layers really were computed
-            in float32, and to warn if not.
+        verify: Whether to look in the first batches if the gradients really are computed in float32, and warn if not.
         largest_activation: Under `"auto"`, the largest magnitude that a layer's input or output may have in float16; by
             default an eighth of float16's largest. None leaves it at the input and output layers.
 
@@ -143,7 +142,7 @@ class KeepInFP32(Callback):
             self._watch = LayerReachability()
             self._watch.attach(pl_module)
         if self._ranges is not None:
-            self._ranges.start_batch(pl_module, batch, None if self._kept is None else self.layers)
+            self._ranges.start_batch(pl_module, batch, None if self._kept is None else self._kept.settled)
 
     @override
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
@@ -181,10 +180,11 @@ class KeepInFP32(Callback):
             self._watch = None
             self._keep(trainer, pl_module, self.layers)
         if self._ranges is not None:
-            near = self._ranges.end_batch(trainer, pl_module, self.layers)
+            near = self._ranges.end_batch(trainer, pl_module, () if self._kept is None else self._kept.settled)
             if near is not None and self._kept is not None:
                 self.near_overflow.update(self._kept.take_in(pl_module, near))
-                self.layers = self._kept.names
+        if self._kept is not None:
+            self.layers = self._kept.names
         if len(self.layers) != self._logged and is_logging_step(trainer):
             self._logged = len(self.layers)
             log_metrics(trainer, {"float32_layers": float(self._logged)})

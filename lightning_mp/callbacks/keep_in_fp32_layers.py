@@ -28,6 +28,10 @@ class KeptLayers:
         named: Whether the user did: TorchScript among them is warned of.
         dtype: What autocast computes in.
         verified: Where the verdicts on their gradients go, by layer; None to look at none.
+
+    Attributes:
+        names: The layers that are in float32.
+        beyond: Layers that cannot be, though they come near float16's end or were found.
     """
 
     def __init__(
@@ -46,14 +50,20 @@ class KeptLayers:
             text = f"`KeepInFP32` cannot keep TorchScript in float32: {left}\n\nhint: script it after the training"
             rank_zero_warn(text, category=LightningMPWarning)
         self.names = tuple(layers)
+        self.beyond: set[str] = set()
         self._dtype = dtype
         self._verified = verified
         self._warned: set[str] = set()
         self._checks: list[Float32Verification] = []
         self._autocast_off: torch.autocast | None = None
-        self._float32 = [Float32Layers(layers)]
+        self._float32 = [Float32Layers(layers, optional=not named)]
         if verified is not None:
             self._checks.append(Float32Verification(layers, dtype, verified))
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """Layers that need no more measuring: in float32, or beyond it."""
+        return frozenset((*self.names, *self.beyond))
 
     def take_in(self, module: pl.LightningModule, near: NearOverflow) -> dict[str, float]:
         """Keep layers that come near float16's end too, and say so.
@@ -70,12 +80,13 @@ class KeptLayers:
             if name not in near.layers or any(name.startswith(f"{outer}.") for outer in near.layers):
                 continue
             if isinstance(layer, torch.jit.ScriptModule) or "forward" in vars(layer):
+                self.beyond.add(name)
                 self._warn(
                     name,
                     f"`{name}` {_reach(near.layers[name])} in float16, and cannot be kept in float32: its `forward` is "
                     "TorchScript, or was set on the instance\n\nhint: give it a class of its own",
                 )
-            elif not any(f"{name}.".startswith(f"{outer}.") for outer in self.names):
+            elif not any(f"{name}.".startswith(f"{outer}.") for outer in (*self.names, *self.beyond)):
                 new[name] = layer
         for name in near.outside:
             self._warn(
@@ -85,7 +96,7 @@ class KeptLayers:
                 "hint: move it into an `nn.Module` of its own, or turn autocast off around it",
             )
         if new:
-            self._float32.append(Float32Layers(new))
+            self._float32.append(Float32Layers(new, optional=True))
             outermost = [name for name in self.names if not any(name.startswith(f"{outer}.") for outer in new)]
             self.names = tuple(name for name in modules if name in {*outermost, *new})  # as in a run that is resumed
             if self._verified is not None:
@@ -100,6 +111,13 @@ class KeptLayers:
             # Manual optimization calls backward inside autocast: it would run in float16 whatever the forward did.
             self._autocast_off = torch.autocast(loss.device.type, enabled=False)
             self._autocast_off.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        for layers in self._float32:
+            if layers.given_up:
+                self.beyond |= layers.given_up
+                self.names = tuple(name for name in self.names if name not in layers.given_up)
+                for check in self._checks:
+                    check.leave_out(layers.given_up)
+                layers.given_up.clear()
         for check in self._checks:
             check.before_backward(loss)
 

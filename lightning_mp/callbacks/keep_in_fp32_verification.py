@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -24,7 +24,7 @@ class Float32Verification:
     """
 
     def __init__(self, layers: Mapping[str, nn.Module], dtype: torch.dtype, verified: dict[str, bool]) -> None:
-        self._layers = layers
+        self._layers = dict(layers)
         self._verified = verified
         self._check = GradientFormat(layers, dtype)
         self._batches_left = _BATCHES
@@ -44,6 +44,12 @@ class Float32Verification:
             self._check.detach()
             self._judge()
 
+    def leave_out(self, names: Collection[str]) -> None:
+        """Judge some layers no more."""
+        for name in names:
+            self._layers.pop(name, None)
+            self._verified.pop(name, None)
+
     def release(self) -> None:
         """Take every hook off again."""
         self._check.detach()
@@ -61,7 +67,7 @@ class Float32Verification:
                     )
 
     def _judge(self) -> None:
-        self._verified.update(self._check.verdict())
+        self._verified.update({name: right for name, right in self._check.verdict().items() if name in self._layers})
         self._batches_left = 0 if set(self._verified) >= self._check.names else self._batches_left - 1
         wrong = [name for name in self._layers if self._verified.get(name) is False]
         if wrong:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copyreg
+import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from lightning_mp.errors import ConfigurationError
+from lightning_mp.errors import ConfigurationError, LightningMPWarning
 
 _ORIGINAL = "_class_before_float32"
 
@@ -25,6 +27,12 @@ class Float32Layers:
 
     Args:
         layers: Modules by the name they are reported under.
+        optional: Nobody asked for them by name: one whose `forward` fails in float32, as it mixes formats by hand, runs
+            as it did before from there on, with a warning.
+
+    Attributes:
+        layers: Those that run in float32.
+        given_up: Names of those that could not.
 
     Raises:
         ConfigurationError: A layer is a TorchScript module, or its `forward` was replaced on the instance.
@@ -43,8 +51,9 @@ class Float32Layers:
         The compiled backward pass: https://github.com/pytorch/pytorch/issues/179804
     """
 
-    def __init__(self, layers: Mapping[str, nn.Module]) -> None:
+    def __init__(self, layers: Mapping[str, nn.Module], *, optional: bool = False) -> None:
         self.layers: dict[str, nn.Module] = {}
+        self.given_up: set[str] = set()
         for name, layer in layers.items():
             if isinstance(layer, torch.jit.ScriptModule):
                 raise ConfigurationError(
@@ -58,7 +67,7 @@ class Float32Layers:
                 )
         for name, layer in layers.items():
             if not hasattr(type(layer), _ORIGINAL):
-                layer.__class__ = _float32_class(type(layer))
+                layer.__class__ = _float32_class(type(layer), partial(self._give_up, name) if optional else None)
                 self.layers[name] = layer
 
     def release(self) -> None:
@@ -67,8 +76,17 @@ class Float32Layers:
             layer.__class__ = getattr(type(layer), _ORIGINAL)
         self.layers.clear()
 
+    def _give_up(self, name: str, error: RuntimeError) -> None:
+        self.given_up.add(name)
+        if layer := self.layers.pop(name, None):
+            layer.__class__ = getattr(type(layer), _ORIGINAL)
+        text = f"`{name}` cannot run in float32 and stays as it was: {str(error).splitlines()[0]}"
+        warnings.warn(
+            f"{text}\n\nhint: let its `forward` take the format of its inputs", LightningMPWarning, stacklevel=2
+        )
 
-def _float32_class(original: type[nn.Module]) -> type[nn.Module]:
+
+def _float32_class(original: type[nn.Module], give_up: Callable[[RuntimeError], None] | None) -> type[nn.Module]:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         device_type = _device_type(self, (args, kwargs))
         if torch.is_autocast_enabled(device_type):
@@ -77,9 +95,17 @@ def _float32_class(original: type[nn.Module]) -> type[nn.Module]:
 
     @_not_compiled
     def in_float32(self: nn.Module, device_type: str, args: Any, kwargs: Any) -> Any:
-        with torch.autocast(device_type, enabled=False):
-            args, kwargs = tree_map(_to_float32, (args, kwargs))
-            return original.forward(self, *args, **kwargs)
+        try:
+            with torch.autocast(device_type, enabled=False):
+                long_args, long_kwargs = tree_map(_to_float32, (args, kwargs))
+                return original.forward(self, *long_args, **long_kwargs)
+        except RuntimeError as error:
+            if give_up is None or isinstance(error, torch.OutOfMemoryError):
+                raise
+            failure = error
+        result = original.forward(self, *args, **kwargs)  # an error that has nothing to do with float32 is raised again
+        give_up(failure)
+        return result
 
     def __reduce_ex__(self: nn.Module, protocol: Any) -> Any:  # noqa: N807 - becomes a method
         reduced = original.__reduce_ex__(self, protocol)

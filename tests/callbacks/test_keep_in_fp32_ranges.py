@@ -395,3 +395,58 @@ def test_names_with_brackets_are_names(make_trainer):
     keep = KeepInFP32(largest_activation=1e-6)
     make_trainer(callbacks=[keep]).fit(Ranker(Named()), loader(4))
     assert keep.layers == ("net.parts.in[0]", "net.parts.mid[0]", "net.parts.out[0]")
+
+
+class ByHand(nn.Module):
+    """Shortens its input itself: with autocast off its weight does not fit."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(4) * size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mm(x.half(), self.weight)
+
+
+def by_hand(size: float) -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Identity(), ByHand(size), nn.Linear(4, 4), nn.Linear(4, 1), nn.Flatten(0))
+    nn.init.constant_(net[3].weight, 1e-6)
+    return net
+
+
+def test_a_layer_that_cannot_run_in_float32_stays_as_it_was_and_is_named_once(make_trainer):
+    module, batches, keep = Ranker(by_hand(20_000.0)), loader(30), KeepInFP32()
+    with pytest.warns(LightningMPWarning, match=r"`net\.2` cannot run in float32 and stays as it was: .+") as told:
+        make_trainer(callbacks=[keep], scale=64.0).fit(module, batches)
+    assert len([warning for warning in told if "cannot run in float32" in str(warning.message)]) == 1
+    assert "net.2" not in keep.layers
+    assert "net.2" not in keep.verified
+    assert {"net.0", "net.4"} <= set(keep.layers)
+    assert type(module.net[2]) is ByHand
+    assert keep.state_dict()["measured"]["closely_until"] < 30, "what cannot be helped is not measured for ever"
+    other = Ranker(by_hand(20_000.0))
+    make_trainer(callbacks=[KeepInFP32([name.replace(".", "[.]") for name in keep.layers])], scale=64.0).fit(
+        other, batches
+    )
+    assert module.losses[5:] == pytest.approx(other.losses[5:], rel=1e-6)
+
+
+def test_an_input_layer_that_cannot_run_in_float32_is_left_too(make_trainer):
+    net = nn.Sequential(ByHand(1.0), nn.Linear(4, 4), nn.Linear(4, 1), nn.Flatten(0))
+    module, keep = Ranker(net), KeepInFP32()
+    with pytest.warns(LightningMPWarning, match=r"`net\.0` cannot run in float32"):
+        make_trainer(callbacks=[keep]).fit(module, loader())
+    assert keep.layers == ("net.2",)
+
+
+def test_an_error_of_the_layer_s_own_is_raised(make_trainer):
+    class Fails(ByHand):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("of its own")
+
+    net = nn.Sequential(nn.Linear(4, 4), Fails(1.0), nn.Linear(4, 1), nn.Flatten(0))
+    module = Ranker(net)
+    with pytest.raises(RuntimeError, match="of its own"):
+        make_trainer(callbacks=[KeepInFP32(["net[.]1"])]).fit(module, loader())
+    assert type(module.net[1]) is Fails
