@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_mp.callbacks.detached_state import detached_state
+from lightning_mp.callbacks.highest_of_processes import highest_of_processes
 from lightning_mp.callbacks.log_metrics import log_metrics
 from lightning_mp.errors import ConfigurationError, LightningMPWarning
 from lightning_mp.precision.gradient_sample import ExponentHistogram, GradientSample
@@ -174,7 +175,7 @@ class GradientUnderflowMonitor(Callback):
 
     def _start_probe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
         graph = loss_graph(loss)
-        if self._highest(trainer, float(bool(graph.refusal))):
+        if highest_of_processes(trainer, float(bool(graph.refusal))):
             self._refuse(graph.refusal or "it cannot run in another process")
         if self._refused or self._probe is None:
             return
@@ -182,19 +183,11 @@ class GradientUnderflowMonitor(Callback):
         buffers.save()
         try:
             with torch.random.fork_rng([loss.device] if loss.device.type == "cuda" else []):
-                self._probe.start(loss, graph, highest=lambda state: self._highest(trainer, state))
+                self._probe.start(loss, graph, highest=lambda state: highest_of_processes(trainer, state))
         except RuntimeError as error:
             self._refuse(f"a second backward pass failed ({str(error).splitlines()[0]})")
         finally:
             buffers.restore()
-
-    @staticmethod
-    def _highest(trainer: pl.Trainer, state: Tensor | float) -> float:
-        # The largest among all processes: they have to do the same next, or wait for each other forever.
-        if trainer.world_size > 1:
-            found = torch.as_tensor(state, dtype=torch.float32, device=trainer.strategy.root_device)
-            return float(trainer.strategy.reduce(found, reduce_op="max"))
-        return float(state)
 
     def _refuse(self, reason: str) -> None:
         self._refused, self._probing = True, False
@@ -225,7 +218,7 @@ class GradientUnderflowMonitor(Callback):
             bounds = [bits for bits in (headroom, self._probe.overflowed_at) if bits is not None]
             found["underflow/headroom_bits"] = headroom = min(bounds, default=None)
         if self._probing:
-            state = self._highest(trainer, 0.0 if report is None else 1.0 + self._probe.doubtful(report))
+            state = highest_of_processes(trainer, 0.0 if report is None else 1.0 + self._probe.doubtful(report))
             self._reported |= state > 0
             if state and self._probe.takes_more_bits(doubtful=state > 1):
                 self._probe_again_at = self._measured_at + 1

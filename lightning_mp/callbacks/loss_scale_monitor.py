@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any, Literal, get_args
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_mp.callbacks.detached_state import detached_state
+from lightning_mp.callbacks.highest_of_processes import highest_of_processes
 from lightning_mp.callbacks.log_metrics import log_metrics
 from lightning_mp.callbacks.logging_step import is_logging_step
 from lightning_mp.errors import ConfigurationError, LightningMPWarning, NumericError
@@ -213,12 +213,9 @@ class LossScaleMonitor(Callback):
     def _event(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, watch: StepWatch, attempt: StepAttempt, scale: float
     ) -> OverflowEvent:
-        forward = watch.began_forward(attempt)
-        if trainer.world_size > 1:
-            # Gradients are summed over the processes, so all of them skip together; the loss that was not finite
-            # may be another's.
-            flag = torch.tensor(float(forward), device=pl_module.device)
-            forward = bool(trainer.strategy.reduce(flag, reduce_op="max"))
+        # Gradients are summed over the processes, so all of them skip together; the loss that was not finite may be
+        # another's.
+        forward = bool(highest_of_processes(trainer, watch.began_forward(attempt)))
         return OverflowEvent(
             step=attempt.step,
             scale=scale if attempt.scale is None else float(attempt.scale),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 
 import lightning.pytorch as pl
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_mp.callbacks.highest_of_processes import highest_of_processes
 from lightning_mp.precision.loss_scale import LossScaleHistory
 from lightning_mp.precision.non_finite import non_finite_names, unique_layers
 from lightning_mp.precision.overflow_event import OverflowEvent
@@ -103,10 +103,8 @@ class SkipRecorder:
             if not skipped:
                 continue
             any_skipped = True
-            forward = self._watch.began_forward(attempt)
-            if self._trainer.world_size > 1:  # all processes skip together; the loss that overflowed may be another's
-                flag = torch.tensor(float(forward), device=module.device)
-                forward = bool(self._trainer.strategy.reduce(flag, reduce_op="max"))
+            # All processes skip together; the loss that overflowed may be another's.
+            forward = bool(highest_of_processes(self._trainer, self._watch.began_forward(attempt)))
             layers = self._watch.layers(module, attempt, forward=forward)
             if not layers and not self._named_left:
                 layers = _at_hand(module, forward=forward, clips=attempt.clips)
