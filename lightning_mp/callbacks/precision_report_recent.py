@@ -135,7 +135,7 @@ def _parts(trainer: pl.Trainer) -> int:
 def _how_many(batch: Any) -> int:
     leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
     size = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
-    shared = any(leaf.device.type == "cpu" and leaf.is_shared() for leaf in leaves)  # type: ignore[no-untyped-call]
+    shared = any(leaf.device.type == "cpu" and leaf.is_shared() for leaf in leaves)  # type: ignore[no-untyped-call]  # so in torch
     most = max(1, min(_LOSSES, _BYTES // max(1, size)))
     return max(1, min(most, _SHARED // len(leaves))) if shared else most
 

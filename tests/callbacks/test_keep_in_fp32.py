@@ -368,7 +368,7 @@ def test_layers_found_by_a_training_are_kept_in_an_evaluation_from_its_checkpoin
 
         class Watch(pl.Callback):
             def setup(self, trainer, pl_module, stage):
-                pl_module.net.wide.register_forward_hook(lambda m, i, o: seen.append(o.dtype))  # noqa: B023
+                pl_module.net.wide.register_forward_hook(lambda m, i, o: seen.append(o.dtype))  # noqa: B023 (called in this turn)
 
         again = KeepInFP32()
         evaluation = make_trainer(callbacks=[again, Watch()])

@@ -36,7 +36,7 @@ class Model(pl.LightningModule):
         self.epochs = []
 
     def training_step(self, batch, batch_idx):
-        loss = self.layers(batch["x"]).square().mean() * (1 + random.random() + np.random.rand())  # noqa: NPY002
+        loss = self.layers(batch["x"]).square().mean() * (1 + random.random() + np.random.rand())  # noqa: NPY002 (the global state is what is resumed)
         loss = loss + (self.layers[0].weight - 1).square().mean()
         self.log("mean", loss.detach(), on_step=False, on_epoch=True)
         self.log("most", loss.detach(), on_step=False, on_epoch=True, reduce_fx="max")
@@ -68,7 +68,7 @@ class SaveAfter(Callback):
 def fit(folder=None, resume=None, *, callbacks=None, loader=None, accumulate=1, lightning=pl):
     torch.manual_seed(0)
     random.seed(0)
-    np.random.seed(0)  # noqa: NPY002
+    np.random.seed(0)  # noqa: NPY002 (the global state is what is resumed)
     model = Model() if lightning is pl else plain_model()
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -177,7 +177,7 @@ def test_another_number_of_processes_is_told(tmp_path):
 
 def test_all_generators_go_on_where_they_were():
     def draw():
-        return random.random(), random.gauss(0, 1), np.random.randn(3).tolist(), torch.rand(3).tolist()  # noqa: NPY002
+        return random.random(), random.gauss(0, 1), np.random.randn(3).tolist(), torch.rand(3).tolist()  # noqa: NPY002 (the global state is what is resumed)
 
     draw()
     np.random.randn()  # noqa: NPY002 -- leaves a second normal number for the next call

@@ -109,7 +109,7 @@ def cell(fused: bool, accumulate: int, clip: float | None, manual: bool, optimiz
     warmup, clipping, guard = LearningRateWarmup(100), GradientClipping(0.5), NormGuard()
     module = Module(fused=fused, manual=manual, optimizers=optimizers)
     if compiled:
-        module.forward = torch.compile(module.forward, backend="aot_eager")  # type: ignore[method-assign]
+        module.forward = torch.compile(module.forward, backend="aot_eager")  # type: ignore[method-assign]  # as users do
     others = [*([] if clip else [clipping]), *([] if compiled else [keep]), warmup, place, guard, PrecisionLint()]
     run = trainer(monitor, *others, oracle, accumulate_grad_batches=accumulate, gradient_clip_val=clip)
     run.fit(module, loader())

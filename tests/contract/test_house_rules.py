@@ -141,7 +141,7 @@ def test_the_public_names_are_told_alike_in_all_three_places():
     assert seen_by_type_checkers == homes()
     assert set(lightning_mp.__all__) == {*homes(), "__version__"} == set(dir(lightning_mp))
     with pytest.raises(AttributeError, match="has no attribute 'KeepInFP23'"):
-        lightning_mp.KeepInFP23  # noqa: B018
+        lightning_mp.KeepInFP23  # noqa: B018 (looking it up raises)
 
 
 def shown_in_the_reference() -> set[str]:
